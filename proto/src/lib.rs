@@ -1,1 +1,4 @@
-//! `kaas-proto`.
+//! `kaas-proto`: every contract of kaas. Newtypes, the Kafka wire codec, record batches, configuration tables, the
+//! cluster view, and the messages between shards and the control thread. No I/O, no runtime.
+
+pub mod types;
