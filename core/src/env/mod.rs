@@ -1,0 +1,146 @@
+//! What a shard needs from outside: a volume, a clock, tasks, randomness.
+//!
+//! Shard-local: none of these types leaves the thread that made it. Production is [`uring`]; local-dev mode and fast
+//! tests run on [`memory`].
+
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kaas_proto::types::TimestampMs;
+
+mod buffer;
+pub mod memory;
+pub mod uring;
+
+pub use buffer::AlignedBuffer;
+
+/// Every direct write and read starts and ends at a multiple of this, in the file and in memory: enough for every disk,
+/// and what NFS clients take without splitting.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// A point of the monotonic clock, in nanoseconds since an arbitrary start. Differences are durations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MonotonicTime(pub u64);
+
+/// How urgent a task is to the executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskClass {
+    /// A client waits for it: requests, appends, control commands.
+    Latency,
+    /// Recovery, retention, clean-up: runs in what is left, yields every 200 µs.
+    Background,
+}
+
+/// What a shard needs from outside. Cheap to clone; clones share everything.
+pub trait Env: Clone + 'static {
+    type Volume: Volume;
+
+    fn volume(&self) -> &Self::Volume;
+
+    fn now(&self) -> MonotonicTime;
+
+    /// Wall-clock time, as written into records and metadata. May jump.
+    fn wall_clock(&self) -> TimestampMs;
+
+    fn random_u64(&self) -> u64;
+
+    /// Runs a task on this shard until it ends or the shard does.
+    fn spawn(&self, class: TaskClass, task: impl Future<Output = ()> + 'static);
+
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()>;
+
+    /// Lets other tasks run if this one has used up its turn.
+    fn yield_now(&self) -> impl Future<Output = ()>;
+}
+
+/// How [`Volume::open`] opens a file. All files are opened for direct access; writes are stable when they return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Must exist; reads only.
+    Read,
+    /// Must exist; reads and writes.
+    ReadWrite,
+    /// `O_CREAT | O_EXCL`: exactly one of several candidates gets it, the others `AlreadyExists`.
+    CreateNew,
+}
+
+/// What a name in a directory stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    File,
+    Directory,
+    Other,
+}
+
+/// One name of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryEntry {
+    pub name: String,
+    pub kind: EntryKind,
+}
+
+/// Bytes of the file system, as `statvfs` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeSpace {
+    pub total_bytes: u64,
+    pub available_bytes: u64,
+}
+
+/// The shared volume, seen from one shard. Paths are relative to its root; no call follows `..`.
+///
+/// Only rename within a directory, `CreateNew` and close-to-open visibility are atomic (DESIGN section 5).
+/// No call blocks the shard's thread.
+pub trait Volume: Clone + 'static {
+    type File: VolumeFile;
+
+    fn open(&self, path: &Path, mode: OpenMode) -> impl Future<Output = io::Result<Self::File>>;
+
+    /// The names in a directory, opened anew. Names that are not UTF-8 are left out: none of ours are.
+    fn list(&self, directory: &Path) -> impl Future<Output = io::Result<Vec<DirectoryEntry>>>;
+
+    /// The size of a file in bytes, by name.
+    fn size(&self, path: &Path) -> impl Future<Output = io::Result<u64>>;
+
+    /// The whole of a small file through the page cache, opened anew. `FileTooLarge` above `limit_bytes`.
+    fn read(&self, path: &Path, limit_bytes: usize) -> impl Future<Output = io::Result<Vec<u8>>>;
+
+    /// Writes a file and syncs it; it may exist. Not atomic: call it for a temporary name, then [`Volume::rename`].
+    fn write(&self, path: &Path, content: Vec<u8>) -> impl Future<Output = io::Result<()>>;
+
+    /// Writes `content` at offset 0 of an existing file with `O_SYNC`, cutting nothing: how a fence is revoked.
+    fn overwrite(&self, path: &Path, content: Vec<u8>) -> impl Future<Output = io::Result<()>>;
+
+    /// Atomic within one directory. Call [`Volume::sync_directory`] to make it durable.
+    fn rename(&self, from: &Path, to: &Path) -> impl Future<Output = io::Result<()>>;
+
+    fn unlink(&self, path: &Path) -> impl Future<Output = io::Result<()>>;
+
+    fn create_directories(&self, path: &Path) -> impl Future<Output = io::Result<()>>;
+
+    fn remove_directory(&self, path: &Path) -> impl Future<Output = io::Result<()>>;
+
+    fn sync_directory(&self, path: &Path) -> impl Future<Output = io::Result<()>>;
+
+    fn space(&self) -> impl Future<Output = io::Result<VolumeSpace>>;
+}
+
+/// An open file with direct access. Closed when dropped, in the background, or by [`VolumeFile::close`].
+pub trait VolumeFile: 'static {
+    /// Writes whole blocks; they are on stable storage when this returns `Ok`. After an error nothing is known: the
+    /// bytes may still land later.
+    ///
+    /// `content` lies in an [`AlignedBuffer`], starts at a block boundary there and is a multiple of [`BLOCK_BYTES`] long.
+    fn write_at(&self, offset: u64, content: Bytes) -> impl Future<Output = io::Result<()>>;
+
+    /// Reads up to `length` bytes from a block boundary; shorter only at the end of the file.
+    fn read_at(&self, offset: u64, length: usize) -> impl Future<Output = io::Result<Bytes>>;
+
+    fn truncate(&self, length: u64) -> impl Future<Output = io::Result<()>>;
+
+    fn size(&self) -> impl Future<Output = io::Result<u64>>;
+
+    fn close(self) -> impl Future<Output = io::Result<()>>;
+}
