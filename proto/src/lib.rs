@@ -1,4 +1,5 @@
 //! `kaas-proto`: every contract of kaas. Newtypes, the Kafka wire codec, record batches, configuration tables, the
 //! cluster view, and the messages between shards and the control thread. No I/O, no runtime.
 
+pub mod kafka;
 pub mod types;
