@@ -47,7 +47,11 @@ impl PartitionKey {
     #[must_use]
     pub fn shard(self, shards: u16) -> ShardId {
         // The topic's hash sets where its partition 0 lies; its others follow round robin.
-        let start = self.topic_id.0.iter().fold(0x811c_9dc5_u32, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let start = self
+            .topic_id
+            .0
+            .iter()
+            .fold(0x811c_9dc5_u32, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
         let index = start.wrapping_add(self.partition.0.unsigned_abs()) % u32::from(shards);
         ShardId(u16::try_from(index).expect("below the number of shards"))
     }

@@ -1,5 +1,9 @@
 //! `kaas-proto`: every contract of kaas. Newtypes, the Kafka wire codec, record batches, configuration tables, the
 //! cluster view, and the messages between shards and the control thread. No I/O, no runtime.
 
+pub mod config;
+pub mod control;
 pub mod kafka;
+pub mod metrics;
 pub mod types;
+pub mod view;
