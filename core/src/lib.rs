@@ -2,3 +2,5 @@
 //!
 //! Nothing here is shared between threads. The outside world (files, clock, tasks, randomness) comes in through
 //! [`env::Env`]; production hands in glommio and io_uring, tests and local-dev mode a volume in memory.
+
+pub mod env;

@@ -1,6 +1,6 @@
 //! What a shard needs from outside: a volume, a clock, tasks, randomness.
 //!
-//! Shard-local: none of these types leaves the thread that made it. Production is [`uring`]; local-dev mode and fast
+//! Shard-local: none of these types leaves the thread that made it. Production is `uring`; local-dev mode and fast
 //! tests run on [`memory`].
 
 use std::future::Future;
@@ -12,8 +12,11 @@ use bytes::Bytes;
 use kaas_proto::types::TimestampMs;
 
 mod buffer;
+pub mod executor;
 pub mod memory;
-pub mod uring;
+mod memory_volume;
+mod path;
+pub mod virtual_time;
 
 pub use buffer::AlignedBuffer;
 
@@ -143,4 +146,24 @@ pub trait VolumeFile: 'static {
     fn size(&self) -> impl Future<Output = io::Result<u64>>;
 
     fn close(self) -> impl Future<Output = io::Result<()>>;
+}
+
+/// # Errors
+/// `InvalidInput` unless direct I/O takes this offset.
+fn check_aligned_offset(offset: u64) -> io::Result<()> {
+    if offset.is_multiple_of(BLOCK_BYTES as u64) {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("offset {offset} is not at a block boundary")))
+}
+
+/// # Errors
+/// `InvalidInput` unless direct I/O takes this write.
+fn check_aligned_write(offset: u64, content: &Bytes) -> io::Result<()> {
+    check_aligned_offset(offset)?;
+    let aligned = content.len().is_multiple_of(BLOCK_BYTES) && content.as_ptr().addr().is_multiple_of(BLOCK_BYTES);
+    if aligned && !content.is_empty() {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} bytes that are no aligned blocks", content.len())))
 }
