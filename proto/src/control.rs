@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::topic::TopicConfig;
 use crate::kafka::error_code::ErrorCode;
 use crate::metrics::ShardMetrics;
 use crate::types::{LeaderEpoch, Offset, PartitionIndex, ShardId, SlotId, TopicId};
+use crate::view::ClusterView;
 
 /// How many commands a shard may be behind before the control thread waits for it.
 pub const COMMAND_QUEUE_LENGTH: usize = 1024;
@@ -19,6 +20,58 @@ pub const COMMAND_QUEUE_LENGTH: usize = 1024;
 pub const EVENT_QUEUE_LENGTH: usize = 4096;
 /// How many requests of clients may wait for the control thread before they are answered REQUEST_TIMED_OUT.
 pub const CONTROL_REQUEST_QUEUE_LENGTH: usize = 256;
+
+/// A shard's end of the crossing. Crosses from the thread that starts the broker to the shard, once.
+#[derive(Debug)]
+pub struct ShardLink {
+    pub shard: ShardId,
+    /// How many shards the broker has.
+    pub shards: u16,
+    pub commands: mpsc::Receiver<ShardCommand>,
+    pub events: mpsc::Sender<ShardEvent>,
+    pub requests: mpsc::Sender<ControlRequest>,
+    pub view: watch::Receiver<Arc<ClusterView>>,
+    /// Becomes true before [`ShardCommand::Shutdown`]: listeners accept nothing more, connections read no further
+    /// request, answer those they have and close.
+    pub stopping: watch::Receiver<bool>,
+}
+
+/// The control thread's end of the crossing.
+#[derive(Debug)]
+pub struct ControlLink {
+    /// Indexed by shard.
+    pub commands: Vec<mpsc::Sender<ShardCommand>>,
+    pub events: mpsc::Receiver<ShardEvent>,
+    pub requests: mpsc::Receiver<ControlRequest>,
+    pub view: watch::Sender<Arc<ClusterView>>,
+    pub stopping: watch::Sender<bool>,
+}
+
+/// Both ends of the crossing for so many shards.
+#[must_use]
+pub fn link(shards: u16, view: Arc<ClusterView>) -> (ControlLink, Vec<ShardLink>) {
+    let (event_sender, events) = mpsc::channel(EVENT_QUEUE_LENGTH);
+    let (request_sender, requests) = mpsc::channel(CONTROL_REQUEST_QUEUE_LENGTH);
+    let (view, view_receiver) = watch::channel(view);
+    let (stopping, stopping_receiver) = watch::channel(false);
+    let mut commands = Vec::with_capacity(usize::from(shards));
+    let links = (0..shards)
+        .map(|shard| {
+            let (sender, receiver) = mpsc::channel(COMMAND_QUEUE_LENGTH);
+            commands.push(sender);
+            ShardLink {
+                shard: ShardId(shard),
+                shards,
+                commands: receiver,
+                events: event_sender.clone(),
+                requests: request_sender.clone(),
+                view: view_receiver.clone(),
+                stopping: stopping_receiver.clone(),
+            }
+        })
+        .collect();
+    (ControlLink { commands, events, requests, view, stopping }, links)
+}
 
 /// A partition's identity across threads. A name is not an identity: the topic id is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
