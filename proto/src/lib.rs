@@ -5,5 +5,6 @@ pub mod config;
 pub mod control;
 pub mod kafka;
 pub mod metrics;
+pub mod record;
 pub mod types;
 pub mod view;
