@@ -4,3 +4,4 @@
 //! [`env::Env`]; production hands in glommio and io_uring, tests and local-dev mode a volume in memory.
 
 pub mod env;
+pub mod group;

@@ -4,7 +4,6 @@
 pub mod config;
 pub mod control;
 pub mod kafka;
-pub mod layout;
 pub mod metrics;
 pub mod record;
 pub mod types;

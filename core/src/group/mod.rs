@@ -1,0 +1,26 @@
+//! Consumer groups: the coordinator of the slots that this shard leads.
+//!
+//! A slot is led like a partition (same log, same fence, same takeover). Its log holds committed offsets and the
+//! membership of finished rebalances; everything else about a group is in memory and ends with the leadership.
+//!
+//! [`state`] is the state machine of a group, pure: `(now, input) -> effects`, with [`join`], [`round`], [`sync`] and
+//! [`leave`].
+//! Everything here is shard-local.
+
+pub mod config;
+pub mod consumer_protocol;
+pub mod effect;
+pub mod error;
+pub mod ids;
+pub mod join;
+pub mod leave;
+pub mod member;
+pub mod metadata;
+pub mod phase;
+pub mod protocol;
+pub mod round;
+pub mod state;
+pub mod sync;
+
+#[cfg(test)]
+mod tests;
