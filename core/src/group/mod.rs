@@ -16,6 +16,7 @@ pub mod join;
 pub mod leave;
 pub mod member;
 pub mod metadata;
+pub mod operation;
 pub mod phase;
 pub mod protocol;
 pub mod round;

@@ -6,10 +6,10 @@
 
 use bytes::Bytes;
 use kaas_proto::control::PartitionKey;
-use kaas_proto::kafka::messages;
 use kaas_proto::types::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
 use tokio::sync::oneshot;
 
+pub use crate::group::operation::{ClientIdentity, GroupOperation};
 use crate::partition::error::{AppendError, DeleteRecordsError, FetchError, LookupError, ProducerIdError};
 
 /// How many operations of other shards may wait for this one before the sender stops reading from its connections.
@@ -219,43 +219,3 @@ pub struct DescribePartitions {
 pub struct AllocateProducerId {
     pub reply: oneshot::Sender<Result<ProducerId, ProducerIdError>>,
 }
-
-/// Who asks, for member ids, logs and DescribeGroups.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientIdentity {
-    pub client_id: String,
-    /// `/` and the address, as Kafka shows it.
-    pub host: String,
-}
-
-/// A request to the coordinator of a group; the shard that owns the group's slot answers it, NOT_COORDINATOR included.
-///
-/// Requests that name several groups are split by slot before they come here.
-#[derive(Debug)]
-pub enum GroupOperation {
-    Join {
-        request: messages::JoinGroupRequest,
-        version: i16,
-        client: ClientIdentity,
-        reply: oneshot::Sender<messages::JoinGroupResponse>,
-    },
-    Sync { request: messages::SyncGroupRequest, version: i16, reply: oneshot::Sender<messages::SyncGroupResponse> },
-    Heartbeat { request: messages::HeartbeatRequest, reply: oneshot::Sender<messages::HeartbeatResponse> },
-    /// Versions below 3 are turned into the list of one member.
-    Leave { request: messages::LeaveGroupRequest, version: i16, reply: oneshot::Sender<messages::LeaveGroupResponse> },
-    Commit { request: messages::OffsetCommitRequest, version: i16, reply: oneshot::Sender<messages::OffsetCommitResponse> },
-    /// One group of an OffsetFetch, in the form of version 8 and above.
-    FetchOffsets {
-        group: messages::OffsetFetchRequestGroup,
-        require_stable: bool,
-        reply: oneshot::Sender<messages::OffsetFetchResponseGroup>,
-    },
-    DeleteOffsets { request: messages::OffsetDeleteRequest, reply: oneshot::Sender<messages::OffsetDeleteResponse> },
-    /// All groups of this shard's slots that pass the filters.
-    List { request: messages::ListGroupsRequest, reply: oneshot::Sender<Vec<messages::ListedGroup>> },
-    Describe { group_id: String, reply: oneshot::Sender<messages::DescribedGroup> },
-    Delete { group_id: String, reply: oneshot::Sender<messages::DeletableGroupResult> },
-    /// Topics that are gone: their committed offsets are dropped.
-    ForgetTopics { topics: Vec<String> },
-}
-
