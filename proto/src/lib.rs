@@ -4,6 +4,7 @@
 pub mod config;
 pub mod control;
 pub mod kafka;
+pub mod layout;
 pub mod metrics;
 pub mod record;
 pub mod types;

@@ -1,0 +1,63 @@
+//! Where things lie on the volume (DESIGN section 5). Paths are relative to the data directory.
+//!
+//! The control thread makes and removes the directories of topics, partitions and coordinator slots; a shard finds them
+//! in place when it takes a partition over, and writes only inside them. In local-dev mode nothing is shared: there
+//! each shard makes what it needs in its own memory.
+
+use std::path::PathBuf;
+
+use crate::control::PartitionKey;
+use crate::types::{SlotId, TopicId};
+
+/// State of the cluster as a whole. No topic has this name.
+pub const CLUSTER_DIRECTORY: &str = "__cluster";
+/// In [`CLUSTER_DIRECTORY`]: 22 characters of base64url.
+pub const CLUSTER_ID_FILE: &str = "cluster-id";
+/// In [`CLUSTER_DIRECTORY`]: one file per claimed block of producer ids.
+pub const PRODUCER_IDS_DIRECTORY: &str = "producer-ids";
+/// In [`CLUSTER_DIRECTORY`]: one directory per slot, each like a partition.
+pub const COORDINATORS_DIRECTORY: &str = "coordinators";
+
+/// The directory of a coordinator slot.
+#[must_use]
+pub fn slot_directory(slot: SlotId) -> PathBuf {
+    PathBuf::from(CLUSTER_DIRECTORY).join(COORDINATORS_DIRECTORY).join(format!("{:02}", slot.0))
+}
+
+/// The directory of a partition. Its topic id is part of the path: a topic that was created anew under the same name
+/// lies elsewhere.
+#[must_use]
+pub fn partition_directory(topic: &str, partition: PartitionKey) -> PathBuf {
+    match partition.slot() {
+        Some(slot) => slot_directory(slot),
+        None => incarnation_directory(topic, partition.topic_id).join(partition.partition.to_string()),
+    }
+}
+
+/// The directory that holds the partitions of one incarnation of a topic.
+#[must_use]
+pub fn incarnation_directory(topic: &str, id: TopicId) -> PathBuf {
+    PathBuf::from(topic).join(id.to_string())
+}
+
+/// The directory of producer-id blocks.
+#[must_use]
+pub fn producer_ids_directory() -> PathBuf {
+    PathBuf::from(CLUSTER_DIRECTORY).join(PRODUCER_IDS_DIRECTORY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::PartitionIndex;
+
+    #[test]
+    fn paths_are_those_of_the_design() {
+        let topic_id = TopicId(*b"kaas/coordinatos");
+        let key = PartitionKey { topic_id, partition: PartitionIndex(7) };
+        assert_eq!(partition_directory("t", key), PathBuf::from("t").join(topic_id.to_string()).join("7"));
+        let slot = PartitionKey::of_slot(SlotId(3));
+        assert_eq!(partition_directory("", slot), PathBuf::from("__cluster/coordinators/03"));
+        assert_eq!(producer_ids_directory(), PathBuf::from("__cluster/producer-ids"));
+    }
+}
