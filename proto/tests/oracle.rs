@@ -23,6 +23,7 @@ const UNKNOWN_TO_THE_ORACLE: &[(ApiKey, RangeInclusive<i16>, &str)] = &[
     (ApiKey::ListOffsets, 11..=11, "KIP-1023, Kafka 4.2"),
     (ApiKey::OffsetCommit, 10..=10, "KIP-848 topic ids, stable since Kafka 4.2"),
     (ApiKey::OffsetFetch, 10..=10, "KIP-848 topic ids, stable since Kafka 4.2"),
+    (ApiKey::DescribeLogDirs, 5..=5, "KIP-1066 cordoned directories, Kafka 4.3"),
 ];
 
 fn compare<Ours, Theirs>(version: i16, seed: u64)

@@ -73,7 +73,7 @@ macro_rules! for_each_api {
             OffsetForLeaderEpoch = 23, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, 2..=4, advertised 2;
             DescribeConfigs = 32, DescribeConfigsRequest, DescribeConfigsResponse, 1..=4, advertised 1;
             AlterConfigs = 33, AlterConfigsRequest, AlterConfigsResponse, 0..=2, advertised 0;
-            DescribeLogDirs = 35, DescribeLogDirsRequest, DescribeLogDirsResponse, 1..=4, advertised 1;
+            DescribeLogDirs = 35, DescribeLogDirsRequest, DescribeLogDirsResponse, 1..=5, advertised 1;
             CreatePartitions = 37, CreatePartitionsRequest, CreatePartitionsResponse, 0..=3, advertised 0;
             DeleteGroups = 42, DeleteGroupsRequest, DeleteGroupsResponse, 0..=2, advertised 0;
             IncrementalAlterConfigs = 44, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, 0..=1, advertised 0;

@@ -169,8 +169,11 @@ impl<T: Nullable> Wire for Option<T> {
     const KIND: Kind = T::KIND;
 
     fn min_bytes(version: i16, flexible: bool) -> usize {
-        // A structure in its null form is one byte, shorter than the structure.
-        T::min_bytes(version, flexible).min(1)
+        match T::KIND {
+            // Its null form is one byte, shorter than the structure.
+            Kind::Struct(_) => 1,
+            _ => T::min_bytes(version, flexible),
+        }
     }
 
     fn read(reader: &mut Reader, nullable: bool) -> Result<Self, DecodeError> {

@@ -16,7 +16,7 @@ pub const MAX_STRING_BYTES: usize = 0x7fff;
 
 /// Bytes that are no valid message, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{structure}.{field} at byte {offset}: {cause}")]
+#[error("{structure}{}{field} at byte {offset}: {cause}", if field.is_empty() { "" } else { "." })]
 pub struct DecodeError {
     /// The message or nested structure that was being read.
     pub structure: &'static str,

@@ -6,7 +6,7 @@ use crate::types::PartitionIndex;
 
 message! {
     /// Names partitions; null means all.
-    pub message DescribeLogDirsRequest ["1-4", flexible "2+"] {
+    pub message DescribeLogDirsRequest ["1-5", flexible "2+"] {
         topics ["0+", nullable "0+"]: Option<Vec<DescribableLogDirTopic>>,
     }
 
@@ -19,7 +19,7 @@ message! {
 
 message! {
     /// Sizes by directory.
-    pub message DescribeLogDirsResponse ["1-4", flexible "2+"] {
+    pub message DescribeLogDirsResponse ["1-5", flexible "2+"] {
         throttle_time_ms ["0+"]: i32,
         error_code ["3+"]: ErrorCode,
         results ["0+"]: Vec<DescribeLogDirsResult>,
@@ -32,6 +32,7 @@ message! {
         topics ["0+"]: Vec<DescribeLogDirsTopic>,
         total_bytes ["4+"]: i64 = -1,
         usable_bytes ["4+"]: i64 = -1,
+        is_cordoned ["5+"]: bool,
     }
 
     /// A topic in it.
