@@ -1,5 +1,6 @@
 //! The membership of a finished rebalance: what is durable of a group besides its offsets.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -22,6 +23,36 @@ pub struct GroupMetadata {
     /// When the group came into this state. Offsets of an empty group expire counted from here.
     pub since: TimestampMs,
     pub members: Vec<MemberProfile>,
+}
+
+impl GroupMetadata {
+    /// Whether the state machine can go on from here.
+    ///
+    /// # Errors
+    /// What contradicts what.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if self.members.is_empty() {
+            return Ok(());
+        }
+        let ids: BTreeSet<&MemberId> = self.members.iter().map(|member| &member.id).collect();
+        let instances: Vec<&InstanceId> =
+            self.members.iter().filter_map(|member| member.instance_id.as_ref()).collect();
+        if ids.len() < self.members.len() {
+            return Err("two members have one id");
+        }
+        if instances.iter().collect::<BTreeSet<_>>().len() < instances.len() {
+            return Err("two members have one instance id");
+        }
+        if self.leader.as_ref().is_none_or(|leader| !ids.contains(leader)) {
+            return Err("the leader is not a member");
+        }
+        if self.protocol_type.is_none() {
+            return Err("there are members but no protocol type");
+        }
+        let Some(protocol) = &self.protocol else { return Err("there are members but no protocol") };
+        let offers = |member: &MemberProfile| member.protocols.iter().any(|offer| offer.name == *protocol);
+        if self.members.iter().all(offers) { Ok(()) } else { Err("a member does not offer the protocol") }
+    }
 }
 
 /// What is durable of a member.

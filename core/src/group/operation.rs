@@ -80,5 +80,7 @@ pub enum GroupOperation {
     },
     /// Topics that are gone: their committed offsets are dropped. By id, so that nothing of a topic that was created
     /// anew under the same name is lost.
-    ForgetTopics { topics: Vec<TopicId> },
+    ForgetTopics {
+        topics: Vec<TopicId>,
+    },
 }

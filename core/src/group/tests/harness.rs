@@ -151,6 +151,7 @@ impl World {
     /// Completes all writes that are under way.
     pub(super) fn finish_writes(&mut self, outcome: Result<(), GroupError>) {
         while let Some((metadata, then)) = self.stores.pop_front() {
+            assert_eq!(metadata.check(), Ok(()), "what is stored must be good to start from");
             if outcome.is_ok() {
                 self.durable = Some(metadata);
             }
