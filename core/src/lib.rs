@@ -2,6 +2,13 @@
 //!
 //! Nothing here is shared between threads. The outside world (files, clock, tasks, randomness) comes in through
 //! [`env::Env`]; production hands in glommio and io_uring, tests and local-dev mode a volume in memory.
+//!
+//! From the inside out: [`log`] keeps batches in segments, [`partition`] decides who may write them and what they mean,
+//! [`group`] coordinates consumer groups, [`shard`] owns the partitions of one core and carries out what request
+//! handlers and the control thread ask for.
 
 pub mod env;
 pub mod group;
+pub mod log;
+pub mod partition;
+pub mod shard;

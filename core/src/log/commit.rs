@@ -1,0 +1,190 @@
+//! One group commit: what queued, packed behind the last partial block into aligned memory.
+//!
+//! Pure. A segment is written in whole blocks. Its last, partial block is kept in memory, written again in front of what
+//! follows, and padded with zeros, which readers and recovery take for the end. Rewriting the same bytes is harmless under
+//! tearing: whatever of the write lands, they are the same.
+
+use bytes::Bytes;
+use kaas_proto::record::patch;
+use kaas_proto::types::{LeaderEpoch, Offset, TimestampMs};
+
+use crate::env::{AlignedBuffer, BLOCK_BYTES};
+
+/// A commit takes further batches up to this size: what an NFS server takes as one WRITE. A larger batch goes alone.
+pub const MAX_COMMIT_BYTES: usize = 1 << 20;
+
+/// A batch whose offset is assigned, waiting to be written.
+#[derive(Clone, Debug)]
+pub struct QueuedBatch {
+    /// As the client sent it.
+    pub bytes: Bytes,
+    pub base_offset: Offset,
+    /// The offset behind it.
+    pub next_offset: Offset,
+    pub max_timestamp: TimestampMs,
+    pub stamp: Stamp,
+}
+
+/// What the broker changes in a batch under its CRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stamp {
+    Nothing,
+    /// The client left it unset.
+    MaxTimestamp,
+    LogAppendTime,
+}
+
+/// Where a batch came to lie, for the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedBatch {
+    pub base_offset: Offset,
+    pub position: u64,
+    pub max_timestamp: TimestampMs,
+}
+
+/// One write. Content and positions refer to the same segment.
+#[derive(Clone, Debug)]
+pub struct Commit {
+    /// Whole blocks, to be written at [`Commit::block_position`].
+    pub content: Bytes,
+    pub block_position: u64,
+    /// Where the first new batch begins.
+    pub first_position: u64,
+    /// The logical end of the segment after the write.
+    pub end_position: u64,
+    /// The offset of the first new batch, and the one behind the last.
+    pub first_offset: Offset,
+    pub next_offset: Offset,
+    pub batches: Vec<PlacedBatch>,
+}
+
+impl Commit {
+    /// Packs `batches` behind `tail`, the bytes of the last partial block of a segment that ends at `end_position`.
+    ///
+    /// # Panics
+    /// Without batches, or when `tail` does not fit the position.
+    #[must_use]
+    pub fn pack(tail: &[u8], end_position: u64, epoch: LeaderEpoch, batches: &[QueuedBatch]) -> Self {
+        let [first, .., last] = batches else {
+            let [only] = batches else { panic!("a commit has at least one batch") };
+            return Self::pack_all(tail, end_position, epoch, batches, only, only);
+        };
+        Self::pack_all(tail, end_position, epoch, batches, first, last)
+    }
+
+    fn pack_all(
+        tail: &[u8],
+        end_position: u64,
+        epoch: LeaderEpoch,
+        batches: &[QueuedBatch],
+        first: &QueuedBatch,
+        last: &QueuedBatch,
+    ) -> Self {
+        assert_eq!(tail.len() as u64, end_position % BLOCK_BYTES as u64, "the tail is the last partial block");
+        let block_position = end_position - tail.len() as u64;
+        let new_bytes: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
+        let mut buffer = AlignedBuffer::with_capacity(tail.len() + new_bytes);
+        buffer.extend_from_slice(tail);
+        let mut placed = Vec::with_capacity(batches.len());
+        for batch in batches {
+            let start = buffer.len();
+            buffer.extend_from_slice(&batch.bytes);
+            assign(&mut buffer[start..], batch, epoch);
+            placed.push(PlacedBatch {
+                base_offset: batch.base_offset,
+                position: block_position + start as u64,
+                max_timestamp: batch.max_timestamp,
+            });
+        }
+        buffer.pad_to_block();
+        Self {
+            content: buffer.freeze(),
+            block_position,
+            first_position: end_position,
+            end_position: end_position + new_bytes as u64,
+            first_offset: first.base_offset,
+            next_offset: last.next_offset,
+            batches: placed,
+        }
+    }
+
+    /// The bytes between two positions of the segment, which must lie in this commit.
+    #[must_use]
+    pub fn slice(&self, from: u64, to: u64) -> Bytes {
+        let within = |position: u64| {
+            usize::try_from(position - self.block_position).expect("a commit fits memory")
+        };
+        self.content.slice(within(from)..within(to))
+    }
+
+    /// The last partial block after the write.
+    #[must_use]
+    pub fn tail(&self) -> &[u8] {
+        let end = usize::try_from(self.end_position - self.block_position).expect("a commit fits memory");
+        &self.content[end - end % BLOCK_BYTES..end]
+    }
+}
+
+/// Writes what the broker assigns into a batch.
+fn assign(bytes: &mut [u8], batch: &QueuedBatch, epoch: LeaderEpoch) {
+    patch::patch_base_offset(bytes, batch.base_offset);
+    patch::patch_leader_epoch(bytes, epoch);
+    match batch.stamp {
+        Stamp::Nothing => {}
+        Stamp::MaxTimestamp => patch::set_max_timestamp(bytes, batch.max_timestamp),
+        Stamp::LogAppendTime => patch::set_log_append_time(bytes, batch.max_timestamp),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+    use kaas_proto::record::{BatchBuilder, Batches};
+
+    use super::*;
+
+    fn batch(base_offset: i64, value_bytes: usize, stamp: Stamp) -> QueuedBatch {
+        let value = vec![7; value_bytes];
+        let bytes = BatchBuilder::new().record(TimestampMs(5), None, Some(&value)).build();
+        QueuedBatch {
+            bytes,
+            base_offset: Offset(base_offset),
+            next_offset: Offset(base_offset + 1),
+            max_timestamp: TimestampMs(if stamp == Stamp::LogAppendTime { 99 } else { 5 }),
+            stamp,
+        }
+    }
+
+    #[test]
+    fn a_commit_begins_with_the_last_partial_block() {
+        let batches = [batch(10, 100, Stamp::Nothing), batch(11, 5000, Stamp::LogAppendTime)];
+        let commit = Commit::pack(&[9; 96], 2 * 4096 + 96, LeaderEpoch(3), &batches);
+        assert_eq!((commit.block_position, commit.first_position), (8192, 8288));
+        assert_eq!(commit.content.len() % BLOCK_BYTES, 0);
+        assert_eq!(commit.content[..96], [9; 96]);
+        assert_eq!((commit.first_offset, commit.next_offset), (Offset(10), Offset(12)));
+        let written = commit.slice(commit.first_position, commit.end_position);
+        let views: Vec<_> = Batches::new(&written).map(Result::unwrap).collect();
+        assert_eq!(views.iter().map(|view| view.base_offset().0).collect::<Vec<_>>(), [10, 11]);
+        for view in &views {
+            view.check_crc().unwrap();
+            assert_eq!(view.partition_leader_epoch(), LeaderEpoch(3));
+        }
+        assert!(views[1].is_log_append_time());
+        assert_eq!(views[1].max_timestamp(), TimestampMs(99));
+        let end = usize::try_from(commit.end_position - commit.block_position).unwrap();
+        assert!(commit.content[end..].iter().all(|&byte| byte == 0));
+        assert_eq!(commit.tail(), &commit.content[end - end % BLOCK_BYTES..end]);
+        assert_eq!(commit.batches[1].position, commit.first_position + batches[0].bytes.len() as u64);
+    }
+
+    #[test]
+    fn a_commit_that_ends_on_a_block_leaves_no_tail() {
+        let small = batch(0, 100, Stamp::Nothing).bytes.len();
+        let fill = batch(1, BLOCK_BYTES - 2 * small + 100 - 1, Stamp::Nothing);
+        let batches = [batch(0, 100, Stamp::Nothing), fill];
+        let commit = Commit::pack(&[], 0, LeaderEpoch(0), &batches);
+        let left = usize::try_from(commit.end_position).unwrap() % BLOCK_BYTES;
+        assert_eq!(commit.tail().len(), left);
+    }
+}

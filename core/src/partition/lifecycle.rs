@@ -1,0 +1,148 @@
+//! What a partition is doing on this shard: one state, the legal edges between them, one setter.
+//!
+//! ```text
+//!              take over                                                   ask: no byte
+//!   Closed ───────────────▶ Fencing ──▶ Recovering ──▶ Establishing ──▶ Asking ──▶ Leading ◀──▶ Stalled
+//!     ▲ ▲ ▲                  │ ▲ ▲          ▲                              │          │            │
+//!     │ │ │   interrupted    │ │ │          │ try again, same fence        │          │            │
+//!     │ │ └──────────────────┘ │ │          │                              │          │            │
+//!     │ │   (also from the     │ └───── Failed ◀───────────────────────────┴──────────┤◀───────────┤
+//!     │ │    next three)       │     next epoch   a step, a write or an ask failed    │            │
+//!     │ │                      │            │                                         │            │
+//!     │ │                      └────── Superseded ◀─── somebody has a higher epoch ───┤◀───────────┤
+//!     │ └──────────────────────────────────┴─── relinquish, abandon ──────────────────┤◀───────────┘
+//!     └──────────────────── drained and persisted ───── Draining ◀────────────────────┘
+//! ```
+
+use std::cell::Cell;
+
+/// Shard-local.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Known by name only; no handle is open. Answers: not here. Leaves with a takeover.
+    Closed,
+    /// Creates the own fence, looks for higher epochs, revokes lower fences. Answers: taking over.
+    Fencing,
+    /// Reads the newest chain and verifies the end of the log. Answers: taking over.
+    Recovering,
+    /// Writes the manifest of the new epoch. Answers: taking over.
+    Establishing,
+    /// Asks the own fence for the first time. Answers: taking over.
+    Asking,
+    /// Appends and reads.
+    Leading,
+    /// Leads, but a write or an ask has been hanging for too long: appends fail fast, reads go on. Heals by itself.
+    Stalled,
+    /// Accepts nothing more, waits for what is under way, persists, closes. Reads go on until then.
+    Draining,
+    /// The epoch ended with an unknown write, or a takeover did not succeed. Nothing is written until the partition has
+    /// taken itself over at a higher epoch; what was acknowledged can still be read.
+    Failed,
+    /// Somebody else has a higher epoch. No handle is open, nothing is written. Leaves with a newer command.
+    Superseded,
+}
+
+impl State {
+    /// Every state.
+    pub const ALL: [Self; 10] = [
+        Self::Closed,
+        Self::Fencing,
+        Self::Recovering,
+        Self::Establishing,
+        Self::Asking,
+        Self::Leading,
+        Self::Stalled,
+        Self::Draining,
+        Self::Failed,
+        Self::Superseded,
+    ];
+
+    /// Whether a partition may go from this state to `next`.
+    #[must_use]
+    pub fn may_become(self, next: Self) -> bool {
+        use State::{Asking, Closed, Draining, Establishing, Failed, Fencing, Leading, Recovering, Stalled, Superseded};
+        match self {
+            Closed => matches!(next, Fencing),
+            // A standalone broker that was overtaken begins again; a newer command begins again or closes.
+            Fencing => matches!(next, Recovering | Fencing | Failed | Superseded | Closed),
+            Recovering => matches!(next, Establishing | Fencing | Failed | Superseded | Closed),
+            Establishing => matches!(next, Asking | Fencing | Failed | Superseded | Closed),
+            Asking => matches!(next, Leading | Fencing | Failed | Superseded | Closed),
+            Leading => matches!(next, Stalled | Draining | Failed | Superseded | Closed),
+            Stalled => matches!(next, Leading | Draining | Failed | Superseded | Closed),
+            Draining => matches!(next, Failed | Superseded | Closed),
+            Failed => matches!(next, Fencing | Recovering | Superseded | Closed),
+            Superseded => matches!(next, Fencing | Closed),
+        }
+    }
+
+    /// Whether a takeover is under way.
+    #[must_use]
+    pub fn is_taking_over(self) -> bool {
+        matches!(self, Self::Fencing | Self::Recovering | Self::Establishing | Self::Asking)
+    }
+}
+
+/// The state of one partition, and its only setter.
+#[derive(Debug)]
+pub struct Lifecycle(Cell<State>);
+
+impl Default for Lifecycle {
+    fn default() -> Self {
+        Self(Cell::new(State::Closed))
+    }
+}
+
+impl Lifecycle {
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.0.get()
+    }
+
+    /// Goes on to `next`.
+    ///
+    /// # Panics
+    /// When there is no such edge: somebody acts on what is no longer true.
+    pub fn enter(&self, next: State) {
+        let current = self.0.get();
+        assert!(current.may_become(next), "a partition can't go from {current:?} to {next:?}");
+        self.0.set(next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_takeover_leads() {
+        let before_leading: Vec<_> = State::ALL.into_iter().filter(|state| state.may_become(State::Leading)).collect();
+        assert_eq!(before_leading, [State::Asking, State::Stalled]);
+        let before_stalled: Vec<_> = State::ALL.into_iter().filter(|state| state.may_become(State::Stalled)).collect();
+        assert_eq!(before_stalled, [State::Leading]);
+    }
+
+    #[test]
+    fn every_state_can_be_closed_and_ends_nowhere() {
+        for state in State::ALL {
+            assert!(state == State::Closed || state.may_become(State::Closed), "{state:?}");
+            assert!(State::ALL.into_iter().any(|next| state.may_become(next)), "{state:?}");
+        }
+    }
+
+    #[test]
+    fn the_way_to_leading_is_in_order() {
+        let lifecycle = Lifecycle::default();
+        for next in [State::Fencing, State::Recovering, State::Establishing, State::Asking, State::Leading] {
+            assert!(!lifecycle.state().may_become(State::Leading) || lifecycle.state() == State::Asking);
+            lifecycle.enter(next);
+        }
+        assert!(!lifecycle.state().may_become(State::Fencing), "who leads drains or fails first");
+    }
+
+    #[test]
+    #[should_panic(expected = "from Closed to Leading")]
+    fn an_illegal_edge_panics() {
+        Lifecycle::default().enter(State::Leading);
+    }
+}

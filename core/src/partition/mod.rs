@@ -1,0 +1,6 @@
+//! A partition on this shard: who may write it, and what its batches mean.
+
+pub mod error;
+pub mod lifecycle;
+pub mod producer_state;
+pub mod transactions;
