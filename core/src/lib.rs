@@ -8,6 +8,7 @@
 //! handlers and the control thread ask for.
 
 pub mod env;
+pub mod format;
 pub mod group;
 pub mod log;
 pub mod partition;

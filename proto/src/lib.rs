@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod control;
+pub mod format;
 pub mod kafka;
 pub mod layout;
 pub mod metrics;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use kaas_proto::types::TimestampMs;
 
+mod atomic_write;
 mod buffer;
 pub mod executor;
 pub mod memory;
@@ -18,6 +19,7 @@ mod memory_volume;
 mod path;
 pub mod virtual_time;
 
+pub use atomic_write::write_atomically;
 pub use buffer::AlignedBuffer;
 
 /// Every direct write and read starts and ends at a multiple of this, in the file and in memory: enough for every disk,
