@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use crate::control::PartitionKey;
-use crate::types::{SlotId, TopicId};
+use crate::types::{PartitionIndex, SlotId, TopicId};
 
 /// State of the cluster as a whole. No topic has this name.
 pub const CLUSTER_DIRECTORY: &str = "__cluster";
@@ -17,6 +17,13 @@ pub const CLUSTER_ID_FILE: &str = "cluster-id";
 pub const PRODUCER_IDS_DIRECTORY: &str = "producer-ids";
 /// In [`CLUSTER_DIRECTORY`]: one directory per slot, each like a partition.
 pub const COORDINATORS_DIRECTORY: &str = "coordinators";
+
+/// In a topic's directory: which incarnation lives there, [`crate::format::topic_id`].
+pub const TOPIC_ID_FILE: &str = ".topic-id.json";
+/// In a topic's directory: what was set for it, [`crate::format::topic_config`].
+pub const TOPIC_CONFIG_FILE: &str = ".config.json";
+/// What the directory of a deleted topic is renamed to begins with this. `+` is in no topic's name.
+const DELETED_PREFIX: &str = "deleted+";
 
 /// The directory of a coordinator slot.
 #[must_use]
@@ -46,10 +53,29 @@ pub fn producer_ids_directory() -> PathBuf {
     PathBuf::from(CLUSTER_DIRECTORY).join(PRODUCER_IDS_DIRECTORY)
 }
 
+/// Where the directory of a deleted topic is renamed to before it is removed.
+#[must_use]
+pub fn deleted_directory(id: TopicId) -> PathBuf {
+    PathBuf::from(format!("{DELETED_PREFIX}{id}"))
+}
+
+/// The incarnation whose directory was renamed to `name`, if it is such a name.
+#[must_use]
+pub fn parse_deleted_directory(name: &str) -> Option<TopicId> {
+    name.strip_prefix(DELETED_PREFIX)?.parse().ok()
+}
+
+/// The partition that `name` stands for in an incarnation's directory. Anything else there is foreign.
+#[must_use]
+pub fn parse_partition(name: &str) -> Option<PartitionIndex> {
+    let index: i32 = name.parse().ok()?;
+    (index >= 0 && name == index.to_string()).then_some(PartitionIndex(index))
+}
+
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
     use super::*;
-    use crate::types::PartitionIndex;
 
     #[test]
     fn paths_are_those_of_the_design() {
@@ -59,5 +85,16 @@ mod tests {
         let slot = PartitionKey::of_slot(SlotId(3));
         assert_eq!(partition_directory("", slot), PathBuf::from("__cluster/coordinators/03"));
         assert_eq!(producer_ids_directory(), PathBuf::from("__cluster/producer-ids"));
+    }
+
+    #[test]
+    fn names_come_back_and_foreign_ones_do_not() {
+        let id = TopicId::random();
+        assert_eq!(parse_deleted_directory(deleted_directory(id).to_str().unwrap()), Some(id));
+        assert_eq!(parse_deleted_directory("deleted-x"), None);
+        assert_eq!(parse_partition("12"), Some(PartitionIndex(12)));
+        for foreign in ["012", "-1", "+1", "", "1a", "2147483648", "lost+found"] {
+            assert_eq!(parse_partition(foreign), None, "{foreign}");
+        }
     }
 }
