@@ -251,6 +251,30 @@ fn lookups_answer_from_the_records() {
     assert_eq!(unset, bytes);
 }
 
+#[test]
+fn noise_is_refused_or_read() {
+    let mut random = Random::new(5);
+    let mut readable = 0;
+    for _ in 0..20_000 {
+        let length = random.below(300);
+        let mut bytes: Vec<u8> = (0..length).map(|_| random.bits().to_le_bytes()[0]).collect();
+        if length > field::MAGIC {
+            // Noise has hardly ever the right format, nor a length that fits.
+            bytes[field::MAGIC] = 2;
+            let claimed = i32::try_from(random.below(length)).unwrap();
+            bytes[field::BATCH_LENGTH..field::BATCH_LENGTH + 4].copy_from_slice(&claimed.to_be_bytes());
+        }
+        assert!(RecordBatchView::read_produced(&bytes).is_err());
+        for batch in Batches::new(&bytes).flatten() {
+            readable += 1;
+            let _ = ControlRecordType::of(batch);
+            let _ = lookup::max_timestamp(batch);
+            let _ = (batch.last_offset(), batch.next_offset(), batch.last_sequence());
+        }
+    }
+    assert!(readable > 1000);
+}
+
 fn their_record(index: i32, value: Vec<u8>) -> TheirRecord {
     let header = (StrBytes::from_static_str("trace"), Some(Bytes::from_static(b"on")));
     TheirRecord {
