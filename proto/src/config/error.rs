@@ -24,3 +24,20 @@ pub enum ConfigError {
     #[error("{lower_key} ({lower}) is above {upper_key} ({upper}): lower the one or raise the other")]
     Conflict { lower_key: &'static str, lower: i64, upper_key: &'static str, upper: i64 },
 }
+
+impl ConfigError {
+    /// The key that is to blame; of two that contradict each other, the lower one.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            Self::UnknownTopicKey { key }
+            | Self::UnknownBrokerKey { key }
+            | Self::UnsupportedBrokerKey { key, .. }
+            | Self::SetByOption { key, .. }
+            | Self::Invalid { key, .. }
+            | Self::OnlyDefault { key, .. }
+            | Self::NotAList { key } => key,
+            Self::Conflict { lower_key, .. } => lower_key,
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The admin endpoint: `/metrics`, `/healthz`, `/readyz`.
+//!
+//! It answers from memory and from the shards, with a deadline, and never touches the volume: it stays up when the
+//! filer does not.
+
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_TYPE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use kaas_proto::control::ShardCommand;
+use kaas_proto::metrics::ShardMetrics;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::cluster_state::ClusterState;
+use prometheus::Exposition;
+
+mod control_metrics;
+mod process;
+mod prometheus;
+
+/// Connections at a time; further ones are closed at once.
+const MAX_CONNECTIONS: usize = 64;
+/// How long a connection may take to send a request, also the next one.
+const HEADER_WAIT: Duration = Duration::from_secs(30);
+/// How long shards have to answer a scrape; those that do not are missing in it, and counted.
+const SHARD_WAIT: Duration = Duration::from_secs(1);
+/// Partitions that `/healthz` lists by name.
+const MAX_TROUBLES: usize = 20;
+/// After a failed accept (no more open files), before the next one.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the admin endpoint says about the process itself.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    pub version: &'static str,
+    /// `standalone` or `local-dev`.
+    pub mode: &'static str,
+    pub started: std::time::Instant,
+}
+
+/// Control thread.
+#[derive(Debug)]
+pub struct Admin {
+    state: Rc<RefCell<ClusterState>>,
+    shards: Vec<mpsc::Sender<ShardCommand>>,
+    facts: Facts,
+    connections: Cell<usize>,
+    refused: Cell<u64>,
+}
+
+impl Admin {
+    #[must_use]
+    pub fn new(state: Rc<RefCell<ClusterState>>, shards: Vec<mpsc::Sender<ShardCommand>>, facts: Facts) -> Self {
+        Self { state, shards, facts, connections: Cell::new(0), refused: Cell::new(0) }
+    }
+
+    /// Serves until the task is dropped. Within a `LocalSet`.
+    pub async fn serve(self: Rc<Self>, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) if self.connections.get() < MAX_CONNECTIONS => {
+                    let open = Open::count(&self);
+                    tokio::task::spawn_local(connection(open, stream));
+                }
+                Ok(_) => self.refused.set(self.refused.get() + 1),
+                Err(error) => {
+                    tracing::warn!("the admin endpoint could not accept a connection: {error}");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+        if method != Method::GET && method != Method::HEAD {
+            let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n");
+            response.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        match path {
+            "/metrics" => {
+                let mut response = text(StatusCode::OK, self.metrics().await);
+                let version = hyper::header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+                response.headers_mut().insert(CONTENT_TYPE, version);
+                response
+            }
+            "/healthz" => json_response(StatusCode::OK, &self.health()),
+            "/readyz" => {
+                let counts = self.state.borrow().leadership().counts();
+                let status = if counts.settled() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+                json_response(
+                    status,
+                    &json!({
+                        "ready": counts.settled(), "assigned": counts.assigned, "leading": counts.leading,
+                        "waiting": counts.waiting, "failed": counts.failed, "stalled": counts.stalled,
+                    }),
+                )
+            }
+            _ => text(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n"),
+        }
+    }
+
+    fn health(&self) -> Value {
+        let state = self.state.borrow();
+        let (view, counts) = (state.view(), state.leadership().counts());
+        let troubles = state.leadership().troubles(MAX_TROUBLES);
+        let troubles: Vec<Value> = troubles
+            .iter()
+            .map(|trouble| match trouble.partition.slot() {
+                Some(slot) => json!({ "coordinatorSlot": slot, "reason": &*trouble.reason }),
+                None => json!({
+                    "topic": &*trouble.topic, "partition": trouble.partition.partition, "reason": &*trouble.reason,
+                }),
+            })
+            .collect();
+        let healthy = counts.failed == 0 && counts.stalled == 0 && counts.superseded == 0;
+        json!({
+            "status": if healthy { "ok" } else { "degraded" },
+            "version": self.facts.version,
+            "mode": self.facts.mode,
+            "uptimeSeconds": self.facts.started.elapsed().as_secs(),
+            "clusterId": &*view.cluster_id,
+            "broker": view.self_id,
+            "shards": self.shards.len(),
+            "topics": view.topics.len(),
+            "partitions": {
+                "assigned": counts.assigned, "leading": counts.leading, "waiting": counts.waiting,
+                "failed": counts.failed, "stalled": counts.stalled, "superseded": counts.superseded,
+            },
+            "troubles": troubles,
+        })
+    }
+
+    async fn metrics(&self) -> String {
+        let mut exposition = Exposition::default();
+        let mut silent = 0;
+        for metrics in self.shard_metrics().await {
+            match metrics {
+                Some(metrics) => exposition.shard(*metrics),
+                None => silent += 1,
+            }
+        }
+        let state = self.state.borrow();
+        control_metrics::add(&mut exposition, &state, &self.facts, silent, self.refused.get());
+        process::add(&mut exposition);
+        exposition.render()
+    }
+
+    /// What each shard has counted; `None` for one that did not answer in time.
+    async fn shard_metrics(&self) -> Vec<Option<Box<ShardMetrics>>> {
+        let deadline = Instant::now() + SHARD_WAIT;
+        let ask = |shard: &mpsc::Sender<ShardCommand>| {
+            let (reply, answer) = oneshot::channel();
+            shard.try_send(ShardCommand::Metrics { reply }).ok().map(|()| answer)
+        };
+        // All are asked before the first is waited for.
+        let answers: Vec<_> = self.shards.iter().map(ask).collect();
+        let mut metrics = Vec::with_capacity(answers.len());
+        for answer in answers {
+            metrics.push(match answer {
+                Some(answer) => timeout_at(deadline, answer).await.ok().and_then(Result::ok),
+                None => None,
+            });
+        }
+        metrics
+    }
+}
+
+/// Counts one connection for as long as it lives.
+struct Open(Rc<Admin>);
+
+impl Open {
+    fn count(admin: &Rc<Admin>) -> Self {
+        admin.connections.set(admin.connections.get() + 1);
+        Self(Rc::clone(admin))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.connections.set(self.0.connections.get() - 1);
+    }
+}
+
+async fn connection(open: Open, stream: TcpStream) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let admin = Rc::clone(&open.0);
+        async move { Ok::<_, Infallible>(admin.answer(request.method(), request.uri().path()).await) }
+    });
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_WAIT)
+        .serve_connection(TokioIo::new(stream), service);
+    // A client that goes away, or sends no HTTP, is its own problem.
+    let _ = serving.await;
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    let plain = hyper::header::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, plain);
+    response
+}
+
+fn json_response(status: StatusCode, body: &Value) -> Response<Full<Bytes>> {
+    let mut response = text(status, format!("{body}\n"));
+    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Binds the admin port.
+///
+/// # Errors
+/// The port is taken, or not ours.
+pub fn bind(address: std::net::SocketAddr) -> std::io::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use kaas_proto::control::{ControlLink, PartitionChange, PartitionKey, ShardEvent, ShardLink, link};
+use kaas_proto::metrics::{MetricKind, MetricName};
+use kaas_proto::types::{BrokerId, LeaderEpoch, ShardId, SlotId};
+use kaas_proto::view::{BrokerView, ClusterView};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::LocalSet;
+
+use super::*;
+
+const APPENDS: MetricName =
+    MetricName { name: "kaas_appends_total", help: "Batches appended.", kind: MetricKind::Counter };
+
+/// An admin endpoint in front of two shards, of which only the first one runs.
+fn admin() -> (Rc<Admin>, Rc<RefCell<ClusterState>>) {
+    let broker = BrokerView { id: BrokerId(1), rack: None, fenced: false, listeners: Vec::new() };
+    let (ControlLink { commands, view, .. }, mut links) = link(2, Arc::new(ClusterView::empty("c1".into(), broker)));
+    links.truncate(1);
+    let ShardLink { commands: mut receiver, .. } = links.remove(0);
+    tokio::task::spawn_local(async move {
+        while let Some(command) = receiver.recv().await {
+            if let ShardCommand::Metrics { reply } = command {
+                let metrics = ShardMetrics { values: vec![(APPENDS, Vec::new(), 7.0)], histograms: Vec::new() };
+                let _ = reply.send(Box::new(metrics));
+            }
+        }
+    });
+    let state = Rc::new(RefCell::new(ClusterState::new(view)));
+    let facts = Facts { version: "1.2.3", mode: "standalone", started: std::time::Instant::now() };
+    (Rc::new(Admin::new(Rc::clone(&state), commands, facts)), state)
+}
+
+async fn listen(admin: Rc<Admin>) -> SocketAddr {
+    let listener = bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::task::spawn_local(admin.serve(TcpListener::from_std(listener).unwrap()));
+    address
+}
+
+async fn request(address: SocketAddr, line: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn the_three_pages_and_nothing_else() {
+    LocalSet::new()
+        .run_until(async {
+            let (admin, state) = admin();
+            let address = listen(admin).await;
+
+            let metrics = request(address, "GET /metrics").await;
+            assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
+            assert!(metrics.contains("text/plain; version=0.0.4"), "{metrics}");
+            assert!(metrics.contains("\nkaas_appends_total 7\n"), "{metrics}");
+            assert!(metrics.contains("\nkaas_silent_shards 1\n"), "the other shard is missed: {metrics}");
+            assert!(metrics.contains("\nkaas_partitions{state=\"waiting\"} 50\n"), "{metrics}");
+            assert!(metrics.contains("kaas_build_info{version=\"1.2.3\",mode=\"standalone\"} 1\n"), "{metrics}");
+
+            let health = request(address, "GET /healthz").await;
+            assert!(health.starts_with("HTTP/1.1 200") && health.contains("\"status\":\"ok\""), "{health}");
+            assert!(health.contains("\"clusterId\":\"c1\""), "{health}");
+
+            assert!(request(address, "GET /readyz").await.starts_with("HTTP/1.1 503"));
+            let event =
+                |slot, change| ShardEvent { shard: ShardId(0), partition: PartitionKey::of_slot(SlotId(slot)), change };
+            let led = (0..49).map(|slot| event(slot, PartitionChange::Leading { epoch: LeaderEpoch(1) }));
+            state.borrow_mut().apply(led);
+            assert!(request(address, "GET /readyz").await.starts_with("HTTP/1.1 503"), "one is still to come");
+            state.borrow_mut().apply([event(49, PartitionChange::Failed { reason: "no manifest".into() })]);
+            let ready = request(address, "GET /readyz").await;
+            assert!(
+                ready.starts_with("HTTP/1.1 200") && ready.contains("\"failed\":1"),
+                "failed and reported: {ready}"
+            );
+            let health = request(address, "GET /healthz").await;
+            assert!(health.contains("\"status\":\"degraded\""), "{health}");
+            assert!(health.contains("{\"coordinatorSlot\":49,\"reason\":\"no manifest\"}"), "{health}");
+
+            assert!(request(address, "GET /").await.starts_with("HTTP/1.1 404"));
+            assert!(request(address, "POST /metrics").await.starts_with("HTTP/1.1 405"));
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn connections_are_bounded() {
+    LocalSet::new()
+        .run_until(async {
+            let (admin, _state) = admin();
+            let address = listen(Rc::clone(&admin)).await;
+            let mut held = Vec::new();
+            for _ in 0..MAX_CONNECTIONS {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+                stream.read_u8().await.unwrap();
+                held.push(stream);
+            }
+            let mut further = TcpStream::connect(address).await.unwrap();
+            assert!(further.read_u8().await.is_err(), "closed at once");
+            assert_eq!((admin.connections.get(), admin.refused.get()), (MAX_CONNECTIONS, 1));
+            drop(held);
+            while admin.connections.get() > 0 {
+                tokio::task::yield_now().await;
+            }
+            assert!(request(address, "GET /healthz").await.starts_with("HTTP/1.1 200"));
+        })
+        .await;
+}

@@ -1,0 +1,110 @@
+//! The cluster id: minted once per volume, by whoever comes first.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use kaas_proto::layout::{CLUSTER_DIRECTORY, CLUSTER_ID_FILE};
+use kaas_proto::types::TopicId;
+
+/// The cluster id can't be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterIdError {
+    #[error("could not {action} {path}: {source}")]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error(
+        "{path} holds '{content}', which is no cluster id (22 characters of base64url): restore it, or remove the file to \
+         let kaas mint another one"
+    )]
+    Invalid { path: PathBuf, content: String },
+}
+
+/// A new id, for a cluster without a volume.
+#[must_use]
+pub fn random() -> String {
+    // The same form as a topic id: 16 random bytes.
+    TopicId::random().to_string()
+}
+
+/// The id of the volume, minted if it has none. `__cluster` exists. Blocks.
+///
+/// # Errors
+/// The volume refused, or holds something else.
+pub fn load_or_create(root: &Path) -> Result<String, ClusterIdError> {
+    let directory = root.join(CLUSTER_DIRECTORY);
+    let path = directory.join(CLUSTER_ID_FILE);
+    let failed = |action| {
+        let path = path.clone();
+        move |source| ClusterIdError::Io { action, path, source }
+    };
+    match OpenOptions::new().write(true).create_new(true).open(&path) {
+        Ok(file) => fill(file, &directory).map_err(failed("create"))?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            // Whoever created it ended before the id was in it.
+            if read(&path).map_err(failed("read"))?.is_empty() {
+                let temporary = directory.join(format!("{CLUSTER_ID_FILE}.{}", random()));
+                let file = File::create(&temporary).map_err(failed("create"))?;
+                fill(file, &directory).map_err(failed("create"))?;
+                fs::rename(&temporary, &path).map_err(failed("create"))?;
+                sync(&directory).map_err(failed("create"))?;
+            }
+        }
+        Err(error) => return Err(failed("create")(error)),
+    }
+    // Read by name whoever wrote it: of two that race, both use what stayed.
+    let content = read(&path).map_err(failed("read"))?;
+    match content.parse::<TopicId>() {
+        Ok(_) => Ok(content),
+        Err(_) => Err(ClusterIdError::Invalid { path, content }),
+    }
+}
+
+fn fill(mut file: File, directory: &Path) -> io::Result<()> {
+    writeln!(file, "{}", random())?;
+    file.sync_all()?;
+    sync(directory)
+}
+
+fn sync(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    Ok(fs::read_to_string(path)?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+    use super::*;
+
+    #[test]
+    fn it_is_minted_once() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join(CLUSTER_DIRECTORY)).unwrap();
+        let id = load_or_create(root.path()).unwrap();
+        assert_eq!(id.len(), 22);
+        assert_eq!(load_or_create(root.path()).unwrap(), id);
+    }
+
+    #[test]
+    fn an_empty_file_is_what_a_crash_left() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join(CLUSTER_DIRECTORY)).unwrap();
+        let path = root.path().join(CLUSTER_DIRECTORY).join(CLUSTER_ID_FILE);
+        fs::write(&path, "").unwrap();
+        let id = load_or_create(root.path()).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap().trim(), id);
+        let names = fs::read_dir(path.parent().unwrap()).unwrap().count();
+        assert_eq!(names, 1, "no temporary file stays");
+    }
+
+    #[test]
+    fn something_else_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join(CLUSTER_DIRECTORY)).unwrap();
+        fs::write(root.path().join(CLUSTER_DIRECTORY).join(CLUSTER_ID_FILE), "my-cluster").unwrap();
+        let error = load_or_create(root.path()).unwrap_err().to_string();
+        assert!(error.contains("my-cluster") && error.contains("22 characters"), "{error}");
+    }
+}

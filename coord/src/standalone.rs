@@ -1,0 +1,210 @@
+//! One broker on its own: its own controller, with a volume (standalone) or without (local-dev).
+//!
+//! Before the shards start, [`prepare`] reads which topics there are, so that no client is told that one is unknown
+//! which exists. Then [`run`] has the shards take everything over in the background, serves requests, and ends when it
+//! is told to, or when another broker has taken over.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::future::{pending, poll_fn};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use kaas_proto::config::broker::BrokerConfig;
+use kaas_proto::control::{ControlLink, ShardCommand, ShardEvent};
+use kaas_proto::types::{BrokerId, ShardId};
+use kaas_proto::view::{BrokerView, ClusterView, ListenerAddress};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_local;
+use tokio::time::{Instant, timeout_at};
+
+use crate::admin::{Admin, Facts};
+use crate::cluster_id::{self, ClusterIdError};
+use crate::cluster_state::{ClusterState, Superseded};
+use crate::outbox::{Outbox, OutboxFull};
+use crate::signals::Signals;
+use crate::topics::decide::{PartitionLimit, loaded_config};
+use crate::topics::disk::FileSystem;
+use crate::topics::service::{TopicService, topic_view};
+use crate::topics::{StoreError, TopicDirectory, TopicStore};
+
+/// How long the shards have to answer what is in flight, to relinquish, and to end.
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(20);
+
+/// What this broker is.
+#[derive(Clone, Debug)]
+pub struct StandaloneOptions {
+    pub broker: BrokerId,
+    pub listeners: Vec<ListenerAddress>,
+    /// `None`: local-dev mode, in memory.
+    pub data_directory: Option<PathBuf>,
+    pub config: Arc<BrokerConfig>,
+    /// The process's limit of open files.
+    pub open_files: u64,
+}
+
+/// What the volume says before anything runs.
+#[derive(Debug)]
+pub struct Prepared {
+    store: TopicStore,
+    view: Arc<ClusterView>,
+    options: StandaloneOptions,
+}
+
+/// The volume can't be used as a data directory.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    ClusterId(#[from] ClusterIdError),
+}
+
+/// Reads the volume: cluster id and topics. Blocks.
+///
+/// # Errors
+/// The volume refused, or holds what is no cluster id.
+pub fn prepare(options: StandaloneOptions) -> Result<Prepared, PrepareError> {
+    let broker = BrokerView { id: options.broker, rack: None, fenced: false, listeners: options.listeners.clone() };
+    let Some(root) = options.data_directory.clone() else {
+        let view = Arc::new(ClusterView::empty(cluster_id::random().into(), broker));
+        return Ok(Prepared { store: TopicStore::Memory, view, options });
+    };
+    let directory = TopicDirectory::open(root.clone(), options.broker, Arc::new(FileSystem))?;
+    let mut view = ClusterView::empty(cluster_id::load_or_create(&root)?.into(), broker);
+    directory.abandon_unfinished()?;
+    for topic in directory.list()? {
+        let config = loaded_config(&options.config, &topic);
+        view.insert_topic(topic_view(&topic, Arc::new(config)));
+    }
+    Ok(Prepared { store: TopicStore::Directory(Arc::new(directory)), view: Arc::new(view), options })
+}
+
+impl Prepared {
+    /// What the shards see first. Nothing is led yet.
+    #[must_use]
+    pub fn view(&self) -> &Arc<ClusterView> {
+        &self.view
+    }
+}
+
+/// Why the broker ended, other than by being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum StandaloneError {
+    #[error(
+        "another kaas has taken over this data directory: {} is led with epoch {} by {}. Every record that was \
+         acknowledged is there. Stop one of the two, or give each its own --data-dir", .0.partition, .0.epoch, .0.by
+    )]
+    Superseded(Superseded),
+    #[error("shard {0} has ended")]
+    ShardEnded(ShardId),
+    #[error("shard {0} did not finish within {seconds} s of being told to stop", seconds = SHUTDOWN_WAIT.as_secs())]
+    ShardHangs(ShardId),
+    #[error(transparent)]
+    OutboxFull(#[from] OutboxFull),
+}
+
+/// Drives the broker until it is told to stop. Within a `LocalSet` on the control thread.
+///
+/// # Errors
+/// The broker can't go on; the shards were stopped as far as they could be.
+pub(crate) async fn run(
+    prepared: Prepared,
+    link: ControlLink,
+    admin_listener: TcpListener,
+    mut signals: Signals,
+    facts: Facts,
+) -> Result<(), StandaloneError> {
+    let Prepared { store, options, .. } = prepared;
+    let ControlLink { commands, mut events, requests, view, stopping } = link;
+    let state = Rc::new(RefCell::new(ClusterState::new(view)));
+    let outbox = Rc::new(Outbox::start(&commands));
+    let limit = PartitionLimit::of_open_files(options.open_files);
+    let topics =
+        Rc::new(TopicService::new(Rc::clone(&state), Rc::clone(&outbox), store, Arc::clone(&options.config), limit));
+    let admin = Rc::new(Admin::new(Rc::clone(&state), commands.clone(), facts));
+
+    spawn_local(admin.serve(admin_listener));
+    topics.take_over_all()?;
+    let serving = Rc::clone(&topics);
+    spawn_local(async move { serving.serve(requests).await });
+    spawn_local(async move { topics.sweep().await });
+
+    let ended = tokio::select! {
+        name = signals.next() => {
+            tracing::info!("{name}: stopping");
+            Ok(())
+        }
+        superseded = follow(&state, &mut events) => Err(StandaloneError::Superseded(superseded)),
+        shard = first_ended(&commands) => Err(StandaloneError::ShardEnded(shard)),
+    };
+    spawn_local(signals.exit_at_next());
+    outbox.stop();
+    stopping.send_replace(true);
+    let stopped = tokio::select! {
+        stopped = stop_shards(&commands) => stopped,
+        never = follow_on(&state, &mut events) => match never {},
+    };
+    ended.and(stopped)
+}
+
+/// Takes note of what shards report, all that is there at a time, until this broker is superseded.
+pub(crate) async fn follow(state: &RefCell<ClusterState>, events: &mut mpsc::Receiver<ShardEvent>) -> Superseded {
+    let mut ready = false;
+    loop {
+        let Some(first) = events.recv().await else { return pending().await };
+        let mut batch = vec![first];
+        while let Ok(event) = events.try_recv() {
+            batch.push(event);
+        }
+        let superseded = state.borrow_mut().apply(batch);
+        if let Some(superseded) = superseded {
+            return superseded;
+        }
+        let counts = state.borrow().leadership().counts();
+        if !ready && counts.settled() {
+            tracing::info!(leading = counts.leading, failed = counts.failed, "ready: all partitions are taken over");
+        }
+        ready = counts.settled();
+    }
+}
+
+/// Shards that report while they stop must not have to wait for the control thread.
+async fn follow_on(state: &RefCell<ClusterState>, events: &mut mpsc::Receiver<ShardEvent>) -> Infallible {
+    loop {
+        follow(state, events).await;
+    }
+}
+
+async fn first_ended(shards: &[mpsc::Sender<ShardCommand>]) -> ShardId {
+    let mut closed: Vec<_> = shards.iter().map(|shard| Box::pin(shard.closed())).collect();
+    poll_fn(move |context| {
+        let mut ended = (0..).map(ShardId).zip(&mut closed);
+        match ended.find_map(|(shard, closed)| closed.as_mut().poll(context).is_ready().then_some(shard)) {
+            Some(shard) => Poll::Ready(shard),
+            None => Poll::Pending,
+        }
+    })
+    .await
+}
+
+async fn stop_shards(shards: &[mpsc::Sender<ShardCommand>]) -> Result<(), StandaloneError> {
+    let deadline = Instant::now() + SHUTDOWN_WAIT;
+    let stop = |commands: mpsc::Sender<ShardCommand>| async move {
+        let (done, answer) = oneshot::channel();
+        // A shard that has ended already needs no telling.
+        if commands.send(ShardCommand::Shutdown { done }).await.is_ok() {
+            let _ = answer.await;
+        }
+    };
+    // All are told before the first is waited for.
+    let stopping: Vec<_> = shards.iter().map(|commands| spawn_local(stop(commands.clone()))).collect();
+    for (shard, stopped) in (0..).map(ShardId).zip(stopping) {
+        timeout_at(deadline, stopped).await.map_err(|_| StandaloneError::ShardHangs(shard))?.unwrap_or_default();
+    }
+    Ok(())
+}

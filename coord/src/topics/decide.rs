@@ -1,0 +1,178 @@
+//! What a request of a client comes to: Kafka's rules for topics, without I/O.
+
+use std::sync::Arc;
+
+use kaas_proto::config::ConfigError;
+use kaas_proto::config::broker::BrokerConfig;
+use kaas_proto::config::topic::TopicConfig;
+use kaas_proto::control::{ConfigChange, NewTopic, TopicName, TopicRefusal};
+use kaas_proto::kafka::error_code::ErrorCode;
+use kaas_proto::types::TopicId;
+use kaas_proto::view::{ClusterView, TopicView};
+
+use super::{StoredTopic, names};
+
+/// Partitions of one topic. Beyond this, metadata responses and takeovers take seconds.
+pub const MAX_PARTITIONS_PER_TOPIC: i32 = 10_000;
+
+/// Partitions that one broker leads, whatever its limit of open files.
+pub const MAX_PARTITIONS_PER_BROKER: usize = 100_000;
+
+/// Open files that a partition holds while it is led: its fence, its active segment, and one being read.
+const HANDLES_PER_PARTITION: u64 = 3;
+
+/// What bounds the number of partitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartitionLimit {
+    pub partitions: usize,
+    /// The process's limit of open files, if that is what bounds.
+    pub open_files: Option<u64>,
+}
+
+impl PartitionLimit {
+    /// Half of the open files are for partitions, the others for connections.
+    #[must_use]
+    pub fn of_open_files(open_files: u64) -> Self {
+        match usize::try_from(open_files / 2 / HANDLES_PER_PARTITION) {
+            Ok(partitions) if partitions < MAX_PARTITIONS_PER_BROKER => {
+                Self { partitions, open_files: Some(open_files) }
+            }
+            _ => Self { partitions: MAX_PARTITIONS_PER_BROKER, open_files: None },
+        }
+    }
+
+    fn check(&self, view: &ClusterView, more: i32) -> Result<(), TopicRefusal> {
+        let now: usize = view.topics.values().map(|topic| topic.partitions.len()).sum();
+        if now.saturating_add(usize::try_from(more).unwrap_or(0)) <= self.partitions {
+            return Ok(());
+        }
+        let cause = match self.open_files {
+            Some(files) => format!("the process may open {files} files; raise its limit (ulimit -n) for more"),
+            None => "more than that is not supported".to_owned(),
+        };
+        let limit = self.partitions;
+        let message =
+            format!("this broker has {now} partitions, {more} more would exceed its limit of {limit}: {cause}");
+        Err(refusal(ErrorCode::PolicyViolation, message))
+    }
+}
+
+pub(super) fn refusal(code: ErrorCode, message: impl Into<String>) -> TopicRefusal {
+    TopicRefusal { code, message: message.into() }
+}
+
+fn invalid_config(error: &ConfigError) -> TopicRefusal {
+    refusal(ErrorCode::InvalidConfig, error.to_string())
+}
+
+/// CreateTopics and topics that are created by asking for them.
+///
+/// # Errors
+/// Kafka's code, and words that say what to change.
+pub fn creation(
+    view: &ClusterView,
+    broker: &BrokerConfig,
+    limit: PartitionLimit,
+    new: &NewTopic,
+) -> Result<(StoredTopic, TopicConfig), TopicRefusal> {
+    let invalid_name = |error: names::NameError| refusal(ErrorCode::InvalidTopicException, error.to_string());
+    names::check(&new.name).map_err(invalid_name)?;
+    if view.topic(&new.name).is_some() {
+        return Err(refusal(ErrorCode::TopicAlreadyExists, format!("topic '{}' already exists", new.name)));
+    }
+    names::check_collision(&new.name, view.topics.keys().map(|name| &**name)).map_err(invalid_name)?;
+    let partitions = if new.partitions == -1 { broker.num_partitions } else { new.partitions };
+    check_count(partitions)?;
+    let config = TopicConfig::resolve(broker, &new.configs).map_err(|error| invalid_config(&error))?;
+    limit.check(view, partitions)?;
+    let topic = StoredTopic { name: Arc::clone(&new.name), id: TopicId::random(), partitions, own: config.own.clone() };
+    Ok((topic, config))
+}
+
+fn check_count(partitions: i32) -> Result<(), TopicRefusal> {
+    if (1..=MAX_PARTITIONS_PER_TOPIC).contains(&partitions) {
+        return Ok(());
+    }
+    let message = format!("a topic has 1 to {MAX_PARTITIONS_PER_TOPIC} partitions, not {partitions}");
+    Err(refusal(ErrorCode::InvalidPartitions, message))
+}
+
+/// CreatePartitions.
+///
+/// # Errors
+/// Kafka's code, and words that say what to change.
+pub fn growth(
+    view: &ClusterView,
+    limit: PartitionLimit,
+    name: &str,
+    partitions: i32,
+) -> Result<Arc<TopicView>, TopicRefusal> {
+    let topic = existing(view, &TopicName::Name(name.into()))?;
+    let now = i32::try_from(topic.partitions.len()).expect("bounded by MAX_PARTITIONS_PER_TOPIC");
+    if partitions <= now {
+        let message =
+            format!("topic '{name}' has {now} partitions already; their number can only rise, not to {partitions}");
+        return Err(refusal(ErrorCode::InvalidPartitions, message));
+    }
+    check_count(partitions)?;
+    limit.check(view, partitions - now)?;
+    Ok(topic)
+}
+
+/// DeleteTopics.
+///
+/// # Errors
+/// Kafka's code, and words that say what to change.
+pub fn deletion(view: &ClusterView, broker: &BrokerConfig, name: &TopicName) -> Result<Arc<TopicView>, TopicRefusal> {
+    if !broker.delete_topics {
+        return Err(refusal(ErrorCode::TopicDeletionDisabled, "the broker runs with delete.topic.enable=false"));
+    }
+    existing(view, name)
+}
+
+/// AlterConfigs and IncrementalAlterConfigs.
+///
+/// # Errors
+/// Kafka's code, and words that say what to change.
+pub fn alteration(
+    view: &ClusterView,
+    broker: &BrokerConfig,
+    name: &str,
+    change: &ConfigChange,
+) -> Result<(Arc<TopicView>, TopicConfig), TopicRefusal> {
+    let topic = existing(view, &TopicName::Name(name.into()))?;
+    let config = topic.config.changed(broker, change).map_err(|error| invalid_config(&error))?;
+    Ok((topic, config))
+}
+
+fn existing(view: &ClusterView, name: &TopicName) -> Result<Arc<TopicView>, TopicRefusal> {
+    match name {
+        TopicName::Name(name) => view
+            .topic(name)
+            .cloned()
+            .ok_or_else(|| refusal(ErrorCode::UnknownTopicOrPartition, format!("there is no topic '{name}'"))),
+        TopicName::Id(id) => view
+            .topic_by_id(*id)
+            .cloned()
+            .ok_or_else(|| refusal(ErrorCode::UnknownTopicId, format!("there is no topic with the id {id}"))),
+    }
+}
+
+/// The configuration of a topic that was found on the volume. What this version does not accept (a newer one wrote it,
+/// or the broker's own settings changed) is left out, and said.
+#[must_use]
+pub fn loaded_config(broker: &BrokerConfig, topic: &StoredTopic) -> TopicConfig {
+    let mut own = topic.own.clone();
+    loop {
+        let error = match TopicConfig::resolve(broker, &own) {
+            Ok(config) => return config,
+            Err(error) => error,
+        };
+        let offender = error.key().to_owned();
+        tracing::warn!(topic = &*topic.name, "a stored setting is not in force: {error}");
+        if own.remove(&offender).is_none() {
+            // Two settings contradict each other, and one of them is the broker's: the topic's own all give way.
+            own.clear();
+        }
+    }
+}

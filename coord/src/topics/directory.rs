@@ -1,0 +1,308 @@
+//! Topics on the volume.
+//!
+//! ```text
+//! <data>/<topic>/.topic-id.json         {"topic", "topicId", "partitions"}: the topic, and how many partitions it has
+//! <data>/<topic>/.config.json           its own settings
+//! <data>/<topic>/<topic id>/<partition>/
+//! <data>/.creating-<topic id>/          a topic that is being made
+//! <data>/.deleting-<topic id>/          one that is being removed
+//! ```
+//!
+//! Every change has one commit point, and a crash leaves either what was before or what comes after it:
+//!
+//! | change | prepared | commit point | afterwards |
+//! |---|---|---|---|
+//! | create | the whole topic under `.creating-…`, synced | rename to its name, directory synced | |
+//! | grow | the new partition directories, synced | rename of `.topic-id.json` | |
+//! | configure | temporary file, synced | rename of `.config.json` | |
+//! | delete | all shards have let go | rename to `.deleting-…`, directory synced | revoke each fence, remove |
+//!
+//! What a crash left of a topic that was being made is renamed to `.deleting-…` at the next start, and all of that kind is
+//! removed in the background, again and again until it works. Whatever else lies in the data directory (`lost+found`, `.snapshot`, directories that are no topics) is left alone.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kaas_proto::layout::{
+    self, CLUSTER_DIRECTORY, COORDINATORS_DIRECTORY, PRODUCER_IDS_DIRECTORY, incarnation_directory,
+};
+use kaas_proto::types::{BrokerId, COORDINATOR_SLOTS, SlotId, TopicId};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::disk::Disk;
+use super::{StoredTopic, names};
+
+const TOPIC_ID_FILE: &str = ".topic-id.json";
+const CONFIG_FILE: &str = ".config.json";
+const CREATING: &str = ".creating-";
+const DELETING: &str = ".deleting-";
+
+/// What failed, and where.
+#[derive(Debug, thiserror::Error)]
+#[error("could not {action} {path}: {source}")]
+pub struct StoreError {
+    action: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl StoreError {
+    /// No space, or no inode, is left.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Identity {
+    topic: String,
+    topic_id: TopicId,
+    partitions: i32,
+}
+
+/// The data directory, seen as a set of topics. Calls block.
+#[derive(Debug)]
+pub struct TopicDirectory {
+    root: PathBuf,
+    broker: BrokerId,
+    disk: Arc<dyn Disk>,
+}
+
+impl TopicDirectory {
+    /// Makes what every volume has: `__cluster` and the directories of the coordinator slots.
+    ///
+    /// # Errors
+    /// The volume is not writable.
+    pub fn open(root: PathBuf, broker: BrokerId, disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
+        let store = Self { root, broker, disk };
+        let cluster = store.root.join(CLUSTER_DIRECTORY);
+        let coordinators = cluster.join(COORDINATORS_DIRECTORY);
+        store.create_directory(&cluster)?;
+        store.create_directory(&cluster.join(PRODUCER_IDS_DIRECTORY))?;
+        store.create_directory(&coordinators)?;
+        for slot in 0..COORDINATOR_SLOTS {
+            store.create_directory(&store.root.join(layout::slot_directory(SlotId(slot))))?;
+        }
+        for directory in [&coordinators, &cluster, &store.root] {
+            store.sync_directory(directory)?;
+        }
+        Ok(store)
+    }
+
+    /// All topics, in order of name. What is no topic, or can't be read as one, is skipped with a log line.
+    ///
+    /// # Errors
+    /// The data directory can't be listed.
+    pub fn list(&self) -> Result<Vec<StoredTopic>, StoreError> {
+        let mut topics = Vec::new();
+        for name in self.directories()? {
+            if names::check(&name).is_err() {
+                if !name.starts_with('.') && name != CLUSTER_DIRECTORY {
+                    tracing::info!(directory = name, "skipped: no topic has such a name");
+                }
+                continue;
+            }
+            match self.load(&name) {
+                Ok(topic) => topics.push(topic),
+                Err(error) => tracing::warn!("{error}; the directory is left alone, it is not served as a topic"),
+            }
+        }
+        topics.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(topics)
+    }
+
+    fn load(&self, name: &str) -> Result<StoredTopic, StoreError> {
+        let directory = self.root.join(name);
+        let identity: Identity = read_json(&directory.join(TOPIC_ID_FILE))?;
+        let own: BTreeMap<String, String> = read_json(&directory.join(CONFIG_FILE))?;
+        Ok(StoredTopic { name: name.into(), id: identity.topic_id, partitions: identity.partitions, own })
+    }
+
+    /// Makes a topic, durably.
+    ///
+    /// # Errors
+    /// The volume refused a step; there is no topic then. Or something of that name is there already.
+    pub fn create(&self, topic: &StoredTopic) -> Result<(), StoreError> {
+        let staged = self.root.join(format!("{CREATING}{}", topic.id));
+        let live = self.root.join(&*topic.name);
+        let created = self.stage(topic, &staged).and_then(|()| {
+            self.rename(&staged, &live)?;
+            self.sync_directory(&self.root)
+        });
+        if created.is_err() {
+            // The topic must not appear at the next start. If this fails too, the sweep of the next start ends it,
+            // unless the rename was done and could not be undone: then the topic exists although the client was told no.
+            if live.join(topic.id.to_string()).exists() {
+                let _ = self.rename(&live, &staged);
+            }
+            let _ = self.disk.remove_tree(&staged);
+        }
+        created
+    }
+
+    fn stage(&self, topic: &StoredTopic, staged: &Path) -> Result<(), StoreError> {
+        let incarnation = staged.join(topic.id.to_string());
+        self.create_directory(staged)?;
+        self.create_directory(&incarnation)?;
+        for partition in 0..topic.partitions {
+            self.create_directory(&incarnation.join(partition.to_string()))?;
+        }
+        self.sync_directory(&incarnation)?;
+        self.write(&staged.join(CONFIG_FILE), &json(&topic.own))?;
+        self.write(&staged.join(TOPIC_ID_FILE), &identity(topic))?;
+        self.sync_directory(staged)
+    }
+
+    /// Gives a topic the partitions up to `topic.partitions`, durably.
+    ///
+    /// # Errors
+    /// The volume refused a step; the topic has as many partitions as before.
+    pub fn grow(&self, topic: &StoredTopic, former: i32) -> Result<(), StoreError> {
+        let incarnation = self.root.join(incarnation_directory(&topic.name, topic.id));
+        for partition in former..topic.partitions {
+            self.create_directory(&incarnation.join(partition.to_string()))?;
+        }
+        self.sync_directory(&incarnation)?;
+        self.replace(&topic.name, TOPIC_ID_FILE, &identity(topic))
+    }
+
+    /// Replaces a topic's own settings, durably.
+    ///
+    /// # Errors
+    /// The volume refused a step; the settings are those from before.
+    pub fn configure(&self, topic: &str, own: &BTreeMap<String, String>) -> Result<(), StoreError> {
+        self.replace(topic, CONFIG_FILE, &json(own))
+    }
+
+    /// Takes a topic out of sight, durably. The shards must have let go of it. [`TopicDirectory::reclaim`] does the rest.
+    ///
+    /// # Errors
+    /// The volume refused a step; the topic is there as before.
+    pub fn delete(&self, topic: &str, id: TopicId) -> Result<(), StoreError> {
+        self.rename(&self.root.join(topic), &self.root.join(format!("{DELETING}{id}")))?;
+        self.sync_directory(&self.root)
+    }
+
+    /// Gives up topics that a crash left half made. Only at start: later they are being made.
+    ///
+    /// # Errors
+    /// The data directory can't be listed, or the volume refused a step.
+    pub fn abandon_unfinished(&self) -> Result<(), StoreError> {
+        for name in self.directories()? {
+            if let Some(id) = name.strip_prefix(CREATING) {
+                tracing::info!(directory = name, "removing a topic that was not finished when kaas ended");
+                self.rename(&self.root.join(&name), &self.root.join(format!("{DELETING}{id}")))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was renamed aside and is still there.
+    ///
+    /// # Errors
+    /// The data directory can't be listed.
+    pub fn leftovers(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let names = self.directories()?.into_iter();
+        Ok(names.filter(|name| name.starts_with(DELETING)).map(|name| self.root.join(name)).collect())
+    }
+
+    /// Revokes every fence below a directory that was renamed aside, so that a leader which has not heard of the
+    /// deletion stops acknowledging, and removes it.
+    ///
+    /// # Errors
+    /// The volume refused a step; doing it again carries on.
+    pub fn reclaim(&self, aside: &Path) -> Result<(), StoreError> {
+        let line = json!({ "deleted": true, "broker": self.broker }).to_string() + "\n";
+        for fence in fences(aside).map_err(|source| failure("list", aside, source))? {
+            self.disk.revoke(&fence, line.as_bytes()).map_err(|source| failure("revoke", &fence, source))?;
+        }
+        self.disk.remove_tree(aside).map_err(|source| failure("remove", aside, source))?;
+        self.sync_directory(&self.root)
+    }
+
+    fn replace(&self, topic: &str, file: &str, content: &[u8]) -> Result<(), StoreError> {
+        let directory = self.root.join(topic);
+        let temporary = directory.join(format!("{file}.tmp"));
+        self.write(&temporary, content)?;
+        self.rename(&temporary, &directory.join(file))?;
+        self.sync_directory(&directory)
+    }
+
+    fn directories(&self) -> Result<Vec<String>, StoreError> {
+        list_directories(&self.root).map_err(|source| failure("list", &self.root, source))
+    }
+
+    fn create_directory(&self, path: &Path) -> Result<(), StoreError> {
+        self.disk.create_directory(path).map_err(|source| failure("create", path, source))
+    }
+
+    fn write(&self, path: &Path, content: &[u8]) -> Result<(), StoreError> {
+        self.disk.write(path, content).map_err(|source| failure("write", path, source))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        self.disk.rename(from, to).map_err(|source| failure("rename to", to, source))
+    }
+
+    fn sync_directory(&self, path: &Path) -> Result<(), StoreError> {
+        self.disk.sync_directory(path).map_err(|source| failure("sync", path, source))
+    }
+}
+
+fn failure(action: &'static str, path: &Path, source: io::Error) -> StoreError {
+    StoreError { action, path: path.to_owned(), source }
+}
+
+fn identity(topic: &StoredTopic) -> Vec<u8> {
+    json(&Identity { topic: topic.name.to_string(), topic_id: topic.id, partitions: topic.partitions })
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("texts and numbers have a JSON form")
+}
+
+fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, StoreError> {
+    let content = fs::read(path).map_err(|source| failure("read", path, source))?;
+    serde_json::from_slice(&content).map_err(|error| failure("understand", path, io::Error::other(error)))
+}
+
+/// Names that are not UTF-8 are none of ours.
+fn list_directories(path: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir()
+            && let Ok(name) = entry.file_name().into_string()
+        {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// `<aside>/<topic id>/<partition>/*.fence`; none if the directory is gone.
+fn fences(aside: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for incarnation in children(aside)? {
+        for partition in children(&incarnation)? {
+            found.extend(
+                children(&partition)?.into_iter().filter(|path| path.extension().is_some_and(|e| e == "fence")),
+            );
+        }
+    }
+    Ok(found)
+}
+
+fn children(path: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(path) {
+        Ok(entries) => entries.map(|entry| entry.map(|entry| entry.path())).collect(),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
