@@ -111,9 +111,7 @@ impl Commit {
     /// The bytes between two positions of the segment, which must lie in this commit.
     #[must_use]
     pub fn slice(&self, from: u64, to: u64) -> Bytes {
-        let within = |position: u64| {
-            usize::try_from(position - self.block_position).expect("a commit fits memory")
-        };
+        let within = |position: u64| usize::try_from(position - self.block_position).expect("a commit fits memory");
         self.content.slice(within(from)..within(to))
     }
 

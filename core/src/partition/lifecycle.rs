@@ -60,7 +60,9 @@ impl State {
     /// Whether a partition may go from this state to `next`.
     #[must_use]
     pub fn may_become(self, next: Self) -> bool {
-        use State::{Asking, Closed, Draining, Establishing, Failed, Fencing, Leading, Recovering, Stalled, Superseded};
+        use State::{
+            Asking, Closed, Draining, Establishing, Failed, Fencing, Leading, Recovering, Stalled, Superseded,
+        };
         match self {
             Closed => matches!(next, Fencing),
             // A standalone broker that was overtaken begins again; a newer command begins again or closes.

@@ -3,4 +3,6 @@
 pub mod error;
 pub mod lifecycle;
 pub mod producer_state;
+pub mod retention;
 pub mod transactions;
+pub mod watch;

@@ -98,9 +98,8 @@ impl ProducerTable {
         if batch.producer_epoch() > producer.epoch {
             return if got == 0 { Ok(Verdict::New) } else { Err(AppendError::OutOfOrderSequence { expected: 0, got }) };
         }
-        let repeats = |former: &&SequencedBatch| {
-            former.first_sequence == got && former.last_sequence == batch.last_sequence()
-        };
+        let repeats =
+            |former: &&SequencedBatch| former.first_sequence == got && former.last_sequence == batch.last_sequence();
         if let Some(original) = producer.batches.iter().find(repeats) {
             return Ok(Verdict::Duplicate(*original));
         }
@@ -115,7 +114,13 @@ impl ProducerTable {
     }
 
     /// Notes a batch that goes to the log at `base_offset`, and was [`Verdict::New`] or is found there by recovery.
-    pub fn appended(&mut self, batch: RecordBatchView<'_>, base_offset: Offset, max_timestamp: TimestampMs, now: TimestampMs) {
+    pub fn appended(
+        &mut self,
+        batch: RecordBatchView<'_>,
+        base_offset: Offset,
+        max_timestamp: TimestampMs,
+        now: TimestampMs,
+    ) {
         let producer = self.producer(batch.producer_id(), batch.producer_epoch(), now);
         producer.remember(SequencedBatch {
             first_sequence: batch.base_sequence(),
