@@ -4,8 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use kaas_proto::format::cluster_id::{ClusterId, LIMIT_BYTES};
 use kaas_proto::layout::{CLUSTER_DIRECTORY, CLUSTER_ID_FILE};
-use kaas_proto::types::TopicId;
 
 /// The cluster id can't be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -19,18 +19,11 @@ pub enum ClusterIdError {
     Invalid { path: PathBuf, content: String },
 }
 
-/// A new id, for a cluster without a volume.
-#[must_use]
-pub fn random() -> String {
-    // The same form as a topic id: 16 random bytes.
-    TopicId::random().to_string()
-}
-
 /// The id of the volume, minted if it has none. `__cluster` exists. Blocks.
 ///
 /// # Errors
 /// The volume refused, or holds something else.
-pub fn load_or_create(root: &Path) -> Result<String, ClusterIdError> {
+pub fn load_or_create(root: &Path) -> Result<ClusterId, ClusterIdError> {
     let directory = root.join(CLUSTER_DIRECTORY);
     let path = directory.join(CLUSTER_ID_FILE);
     let failed = |action| {
@@ -41,8 +34,8 @@ pub fn load_or_create(root: &Path) -> Result<String, ClusterIdError> {
         Ok(file) => fill(file, &directory).map_err(failed("create"))?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             // Whoever created it ended before the id was in it.
-            if read(&path).map_err(failed("read"))?.is_empty() {
-                let temporary = directory.join(format!("{CLUSTER_ID_FILE}.{}", random()));
+            if fs::read(&path).map_err(failed("read"))?.is_empty() {
+                let temporary = directory.join(format!("{CLUSTER_ID_FILE}.{}", ClusterId::random()));
                 let file = File::create(&temporary).map_err(failed("create"))?;
                 fill(file, &directory).map_err(failed("create"))?;
                 fs::rename(&temporary, &path).map_err(failed("create"))?;
@@ -52,25 +45,21 @@ pub fn load_or_create(root: &Path) -> Result<String, ClusterIdError> {
         Err(error) => return Err(failed("create")(error)),
     }
     // Read by name whoever wrote it: of two that race, both use what stayed.
-    let content = read(&path).map_err(failed("read"))?;
-    match content.parse::<TopicId>() {
-        Ok(_) => Ok(content),
-        Err(_) => Err(ClusterIdError::Invalid { path, content }),
-    }
+    let content = fs::read(&path).map_err(failed("read"))?;
+    ClusterId::decode(&content).map_err(|_| {
+        let content = String::from_utf8_lossy(&content[..content.len().min(LIMIT_BYTES)]).trim().to_owned();
+        ClusterIdError::Invalid { path, content }
+    })
 }
 
 fn fill(mut file: File, directory: &Path) -> io::Result<()> {
-    writeln!(file, "{}", random())?;
+    file.write_all(&ClusterId::random().encode())?;
     file.sync_all()?;
     sync(directory)
 }
 
 fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
-}
-
-fn read(path: &Path) -> io::Result<String> {
-    Ok(fs::read_to_string(path)?.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -83,7 +72,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join(CLUSTER_DIRECTORY)).unwrap();
         let id = load_or_create(root.path()).unwrap();
-        assert_eq!(id.len(), 22);
+        assert_eq!(id.to_string().len(), 22);
         assert_eq!(load_or_create(root.path()).unwrap(), id);
     }
 
@@ -94,7 +83,7 @@ mod tests {
         let path = root.path().join(CLUSTER_DIRECTORY).join(CLUSTER_ID_FILE);
         fs::write(&path, "").unwrap();
         let id = load_or_create(root.path()).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap().trim(), id);
+        assert_eq!(fs::read_to_string(&path).unwrap().trim(), id.to_string());
         let names = fs::read_dir(path.parent().unwrap()).unwrap().count();
         assert_eq!(names, 1, "no temporary file stays");
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::control::{ControlLink, ShardCommand, ShardEvent};
+use kaas_proto::format::cluster_id::ClusterId;
 use kaas_proto::types::{BrokerId, ShardId};
 use kaas_proto::view::{BrokerView, ClusterView, ListenerAddress};
 use tokio::net::TcpListener;
@@ -71,11 +72,11 @@ pub enum PrepareError {
 pub fn prepare(options: StandaloneOptions) -> Result<Prepared, PrepareError> {
     let broker = BrokerView { id: options.broker, rack: None, fenced: false, listeners: options.listeners.clone() };
     let Some(root) = options.data_directory.clone() else {
-        let view = Arc::new(ClusterView::empty(cluster_id::random().into(), broker));
+        let view = Arc::new(ClusterView::empty(ClusterId::random().to_string().into(), broker));
         return Ok(Prepared { store: TopicStore::Memory, view, options });
     };
     let directory = TopicDirectory::open(root.clone(), options.broker, Arc::new(FileSystem))?;
-    let mut view = ClusterView::empty(cluster_id::load_or_create(&root)?.into(), broker);
+    let mut view = ClusterView::empty(cluster_id::load_or_create(&root)?.to_string().into(), broker);
     directory.abandon_unfinished()?;
     for topic in directory.list()? {
         let config = loaded_config(&options.config, &topic);

@@ -258,10 +258,10 @@ fn partitions_are_added_together() {
 fn settings_change_together() {
     let before = topic(1);
     let own = BTreeMap::from([("cleanup.policy".to_owned(), "compact".to_owned())]);
-    let after = StoredTopic { own: own.clone(), ..before.clone() };
+    let after = StoredTopic { own, ..before.clone() };
     at_every_step(
         Some(&before),
-        |store| store.configure("orders", &own),
+        |store| store.configure(&after),
         |_, found, done| {
             assert!(found == [before.clone()] || found == [after.clone()]);
             assert!(!done || found == [after.clone()], "acknowledged and gone");

@@ -22,8 +22,10 @@ pub const COORDINATORS_DIRECTORY: &str = "coordinators";
 pub const TOPIC_ID_FILE: &str = ".topic-id.json";
 /// In a topic's directory: what was set for it, [`crate::format::topic_config`].
 pub const TOPIC_CONFIG_FILE: &str = ".config.json";
-/// What the directory of a deleted topic is renamed to begins with this. `+` is in no topic's name.
-const DELETED_PREFIX: &str = "deleted+";
+/// What the directory of a deleted topic is renamed to begins with this. No topic's name begins with a dot.
+const DELETED_PREFIX: &str = ".deleting-";
+/// A topic is made in a directory that begins with this, and renamed to its name when it is whole.
+const UNFINISHED_PREFIX: &str = ".creating-";
 
 /// The directory of a coordinator slot.
 #[must_use]
@@ -65,6 +67,18 @@ pub fn parse_deleted_directory(name: &str) -> Option<TopicId> {
     name.strip_prefix(DELETED_PREFIX)?.parse().ok()
 }
 
+/// Where a topic is made before it is renamed to its name.
+#[must_use]
+pub fn unfinished_directory(id: TopicId) -> PathBuf {
+    PathBuf::from(format!("{UNFINISHED_PREFIX}{id}"))
+}
+
+/// The incarnation that was being made in `name`, if it is such a name.
+#[must_use]
+pub fn parse_unfinished_directory(name: &str) -> Option<TopicId> {
+    name.strip_prefix(UNFINISHED_PREFIX)?.parse().ok()
+}
+
 /// The partition that `name` stands for in an incarnation's directory. Anything else there is foreign.
 #[must_use]
 pub fn parse_partition(name: &str) -> Option<PartitionIndex> {
@@ -91,7 +105,8 @@ mod tests {
     fn names_come_back_and_foreign_ones_do_not() {
         let id = TopicId::random();
         assert_eq!(parse_deleted_directory(deleted_directory(id).to_str().unwrap()), Some(id));
-        assert_eq!(parse_deleted_directory("deleted-x"), None);
+        assert_eq!(parse_deleted_directory(".deleting-x"), None);
+        assert_eq!(parse_unfinished_directory(unfinished_directory(id).to_str().unwrap()), Some(id));
         assert_eq!(parse_partition("12"), Some(PartitionIndex(12)));
         for foreign in ["012", "-1", "+1", "", "1a", "2147483648", "lost+found"] {
             assert_eq!(parse_partition(foreign), None, "{foreign}");

@@ -1,7 +1,7 @@
 //! Topics on the volume.
 //!
 //! ```text
-//! <data>/<topic>/.topic-id.json         {"topic", "topicId", "partitions"}: the topic, and how many partitions it has
+//! <data>/<topic>/.topic-id.json         which incarnation it is, and how many partitions it has
 //! <data>/<topic>/.config.json           its own settings
 //! <data>/<topic>/<topic id>/<partition>/
 //! <data>/.creating-<topic id>/          a topic that is being made
@@ -26,20 +26,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kaas_proto::format::topic_config::StoredTopicConfig;
+use kaas_proto::format::topic_id::TopicIdentity;
 use kaas_proto::layout::{
-    self, CLUSTER_DIRECTORY, COORDINATORS_DIRECTORY, PRODUCER_IDS_DIRECTORY, incarnation_directory,
+    self, CLUSTER_DIRECTORY, COORDINATORS_DIRECTORY, PRODUCER_IDS_DIRECTORY, TOPIC_CONFIG_FILE, TOPIC_ID_FILE,
+    incarnation_directory,
 };
 use kaas_proto::types::{BrokerId, COORDINATOR_SLOTS, SlotId, TopicId};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::disk::Disk;
 use super::{StoredTopic, names};
-
-const TOPIC_ID_FILE: &str = ".topic-id.json";
-const CONFIG_FILE: &str = ".config.json";
-const CREATING: &str = ".creating-";
-const DELETING: &str = ".deleting-";
 
 /// What failed, and where.
 #[derive(Debug, thiserror::Error)]
@@ -56,14 +53,6 @@ impl StoreError {
     pub fn is_full(&self) -> bool {
         matches!(self.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Identity {
-    topic: String,
-    topic_id: TopicId,
-    partitions: i32,
 }
 
 /// The data directory, seen as a set of topics. Calls block.
@@ -119,8 +108,10 @@ impl TopicDirectory {
 
     fn load(&self, name: &str) -> Result<StoredTopic, StoreError> {
         let directory = self.root.join(name);
-        let identity: Identity = read_json(&directory.join(TOPIC_ID_FILE))?;
-        let own: BTreeMap<String, String> = read_json(&directory.join(CONFIG_FILE))?;
+        let identity = read(&directory.join(TOPIC_ID_FILE), TopicIdentity::decode)?;
+        let stored = read(&directory.join(TOPIC_CONFIG_FILE), StoredTopicConfig::decode)?;
+        // Settings of another incarnation do not count.
+        let own = if stored.topic_id == identity.topic_id { stored.configs } else { BTreeMap::new() };
         Ok(StoredTopic { name: name.into(), id: identity.topic_id, partitions: identity.partitions, own })
     }
 
@@ -129,7 +120,7 @@ impl TopicDirectory {
     /// # Errors
     /// The volume refused a step; there is no topic then. Or something of that name is there already.
     pub fn create(&self, topic: &StoredTopic) -> Result<(), StoreError> {
-        let staged = self.root.join(format!("{CREATING}{}", topic.id));
+        let staged = self.root.join(layout::unfinished_directory(topic.id));
         let live = self.root.join(&*topic.name);
         let created = self.stage(topic, &staged).and_then(|()| {
             self.rename(&staged, &live)?;
@@ -154,7 +145,7 @@ impl TopicDirectory {
             self.create_directory(&incarnation.join(partition.to_string()))?;
         }
         self.sync_directory(&incarnation)?;
-        self.write(&staged.join(CONFIG_FILE), &json(&topic.own))?;
+        self.write(&staged.join(TOPIC_CONFIG_FILE), &config(topic))?;
         self.write(&staged.join(TOPIC_ID_FILE), &identity(topic))?;
         self.sync_directory(staged)
     }
@@ -176,8 +167,8 @@ impl TopicDirectory {
     ///
     /// # Errors
     /// The volume refused a step; the settings are those from before.
-    pub fn configure(&self, topic: &str, own: &BTreeMap<String, String>) -> Result<(), StoreError> {
-        self.replace(topic, CONFIG_FILE, &json(own))
+    pub fn configure(&self, topic: &StoredTopic) -> Result<(), StoreError> {
+        self.replace(&topic.name, TOPIC_CONFIG_FILE, &config(topic))
     }
 
     /// Takes a topic out of sight, durably. The shards must have let go of it. [`TopicDirectory::reclaim`] does the rest.
@@ -185,7 +176,7 @@ impl TopicDirectory {
     /// # Errors
     /// The volume refused a step; the topic is there as before.
     pub fn delete(&self, topic: &str, id: TopicId) -> Result<(), StoreError> {
-        self.rename(&self.root.join(topic), &self.root.join(format!("{DELETING}{id}")))?;
+        self.rename(&self.root.join(topic), &self.root.join(layout::deleted_directory(id)))?;
         self.sync_directory(&self.root)
     }
 
@@ -195,9 +186,9 @@ impl TopicDirectory {
     /// The data directory can't be listed, or the volume refused a step.
     pub fn abandon_unfinished(&self) -> Result<(), StoreError> {
         for name in self.directories()? {
-            if let Some(id) = name.strip_prefix(CREATING) {
+            if let Some(id) = layout::parse_unfinished_directory(&name) {
                 tracing::info!(directory = name, "removing a topic that was not finished when kaas ended");
-                self.rename(&self.root.join(&name), &self.root.join(format!("{DELETING}{id}")))?;
+                self.rename(&self.root.join(&name), &self.root.join(layout::deleted_directory(id)))?;
             }
         }
         Ok(())
@@ -209,7 +200,10 @@ impl TopicDirectory {
     /// The data directory can't be listed.
     pub fn leftovers(&self) -> Result<Vec<PathBuf>, StoreError> {
         let names = self.directories()?.into_iter();
-        Ok(names.filter(|name| name.starts_with(DELETING)).map(|name| self.root.join(name)).collect())
+        Ok(names
+            .filter(|name| layout::parse_deleted_directory(name).is_some())
+            .map(|name| self.root.join(name))
+            .collect())
     }
 
     /// Revokes every fence below a directory that was renamed aside, so that a leader which has not heard of the
@@ -260,16 +254,19 @@ fn failure(action: &'static str, path: &Path, source: io::Error) -> StoreError {
 }
 
 fn identity(topic: &StoredTopic) -> Vec<u8> {
-    json(&Identity { topic: topic.name.to_string(), topic_id: topic.id, partitions: topic.partitions })
+    TopicIdentity { topic_id: topic.id, partitions: topic.partitions }.encode()
 }
 
-fn json(value: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("texts and numbers have a JSON form")
+fn config(topic: &StoredTopic) -> Vec<u8> {
+    StoredTopicConfig { topic_id: topic.id, configs: topic.own.clone() }.encode()
 }
 
-fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, StoreError> {
+fn read<T, E>(path: &Path, decode: impl Fn(&[u8]) -> Result<T, E>) -> Result<T, StoreError>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
     let content = fs::read(path).map_err(|source| failure("read", path, source))?;
-    serde_json::from_slice(&content).map_err(|error| failure("understand", path, io::Error::other(error)))
+    decode(&content).map_err(|error| failure("understand", path, io::Error::other(error)))
 }
 
 /// Names that are not UTF-8 are none of ours.

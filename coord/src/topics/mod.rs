@@ -46,9 +46,9 @@ impl TopicStore {
         }
     }
 
-    fn configure(&self, topic: &str, own: &BTreeMap<String, String>) -> Result<(), StoreError> {
+    fn configure(&self, topic: &StoredTopic) -> Result<(), StoreError> {
         match self {
-            Self::Directory(directory) => directory.configure(topic, own),
+            Self::Directory(directory) => directory.configure(topic),
             Self::Memory => Ok(()),
         }
     }

@@ -184,8 +184,9 @@ impl TopicService {
         if validate_only || *config == *topic.config {
             return Ok(done);
         }
-        let (store, topic_name, own) = (self.store.clone(), Arc::clone(&topic.name), config.own.clone());
-        blocking(move || store.configure(&topic_name, &own)).await.map_err(|error| storage(&error))?;
+        let stored = StoredTopic { name: Arc::clone(&topic.name), id: topic.id, partitions, own: config.own.clone() };
+        let store = self.store.clone();
+        blocking(move || store.configure(&stored)).await.map_err(|error| storage(&error))?;
         tracing::info!(topic = name, settings = ?config.own, "topic configured");
         self.state.borrow_mut().change_topic(name, topic.id, |topic| topic.config = config);
         Ok(done)

@@ -1,5 +1,5 @@
-//! `<topic>/.topic-id.json`: which incarnation of a topic lives under its name. Written last when a topic is created,
-//! so a topic without it does not exist.
+//! `<topic>/.topic-id.json`: which incarnation of a topic lives under its name. A topic is made whole under another name
+//! and then renamed, so a directory without it is no topic.
 //!
 //! [Sealed JSON](super::sealed_json), one object:
 //!
