@@ -4,16 +4,6 @@ use std::time::Duration;
 
 use kaas_proto::config::broker::BrokerConfig;
 
-/// How many groups one shard coordinates at most; more joins and first commits are refused as retriable.
-pub const MAX_GROUPS_PER_SHARD: usize = 100_000;
-/// How many JoinGroup and SyncGroup requests may wait on one shard.
-pub const MAX_PARKED_REQUESTS_PER_SHARD: usize = 100_000;
-/// Bytes of subscriptions and assignments that one group may hold: they must fit one record.
-pub const MAX_MEMBERSHIP_BYTES: usize = 16 << 20;
-/// How many member ids of one group may be handed out without having been used. The oldest makes room.
-pub const MAX_PENDING_MEMBERS: usize = 10_000;
-/// How many committed offsets one shard keeps in memory.
-pub const MAX_OFFSETS_PER_SHARD: usize = 4_000_000;
 /// A member that joins for the first time can't send heartbeats while it waits and may be gone unnoticed: this long.
 pub const NEW_MEMBER_JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -34,6 +24,56 @@ pub struct GroupConfig {
     pub offsets_retention: Duration,
     /// `offsets.retention.check.interval.ms`
     pub offsets_retention_check_interval: Duration,
+    pub limits: GroupLimits,
+    pub snapshots: SnapshotPolicy,
+}
+
+/// How a slot keeps its log short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotPolicy {
+    /// A snapshot is due after this much log, or twice the size of the last one if that is more.
+    pub after_bytes: usize,
+    /// How much of a snapshot is taken at a time. A single larger group is taken whole.
+    pub chunk_bytes: usize,
+}
+
+impl Default for SnapshotPolicy {
+    fn default() -> Self {
+        Self { after_bytes: 8 << 20, chunk_bytes: 1 << 20 }
+    }
+}
+
+/// Bounds of what clients can make the coordinator hold. Reaching one is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupLimits {
+    /// Groups with members, per shard. Joins to more are refused as retriable.
+    pub active_groups: usize,
+    /// Groups with anything stored, per shard. First commits of more are refused as retriable.
+    pub durable_groups: usize,
+    /// Committed offsets in memory, per shard.
+    pub offsets: usize,
+    /// JoinGroup and SyncGroup requests that wait, per shard.
+    pub parked_requests: usize,
+    /// Bytes that wait to be written, per slot. Commits beyond are refused as retriable.
+    pub queued_bytes: usize,
+    /// Bytes of subscriptions and assignments of one group: they must fit one record.
+    pub membership_bytes: usize,
+    /// Member ids of one group that were handed out and not used yet. The oldest makes room.
+    pub pending_members: usize,
+}
+
+impl Default for GroupLimits {
+    fn default() -> Self {
+        Self {
+            active_groups: 100_000,
+            durable_groups: 200_000,
+            offsets: 4_000_000,
+            parked_requests: 100_000,
+            queued_bytes: 64 << 20,
+            membership_bytes: 16 << 20,
+            pending_members: 10_000,
+        }
+    }
 }
 
 impl From<&BrokerConfig> for GroupConfig {
@@ -46,6 +86,8 @@ impl From<&BrokerConfig> for GroupConfig {
             max_offset_metadata_bytes: broker.offset_metadata_max_bytes,
             offsets_retention: broker.offsets_retention,
             offsets_retention_check_interval: broker.offsets_retention_check_interval,
+            limits: GroupLimits::default(),
+            snapshots: SnapshotPolicy::default(),
         }
     }
 }

@@ -124,8 +124,8 @@ pub struct GroupCounters {
     pub rebalances: u64,
     /// Members that were not heard of in time, in whichever phase.
     pub expired_members: u64,
-    /// Joins refused because of `group.max.size` or [`MAX_MEMBERSHIP_BYTES`](super::config::MAX_MEMBERSHIP_BYTES).
+    /// Joins refused because of `group.max.size` or [`membership_bytes`](super::config::GroupLimits::membership_bytes).
     pub joins_over_limit: u64,
-    /// Member ids taken back because of [`MAX_PENDING_MEMBERS`](super::config::MAX_PENDING_MEMBERS).
+    /// Member ids taken back because of [`pending_members`](super::config::GroupLimits::pending_members).
     pub pending_over_limit: u64,
 }

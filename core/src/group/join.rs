@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::config::{GroupConfig, MAX_MEMBERSHIP_BYTES, MAX_PENDING_MEMBERS, NEW_MEMBER_JOIN_TIMEOUT};
+use super::config::{GroupConfig, NEW_MEMBER_JOIN_TIMEOUT};
 use super::effect::{AfterStore, Effect, JoinRefused, Step, Waiter};
 use super::error::GroupError;
 use super::ids::{InstanceId, MemberId, ProtocolName};
@@ -101,7 +101,7 @@ impl Group {
         let known = former.and_then(|id| self.members.get(id));
         let other_bytes = self.membership_bytes - known.map_or(0, |member| member.profile.bytes());
         let bytes = known.map_or(0, |member| member.profile.assignment.len()) + request.profile("".into()).bytes();
-        if other_bytes + bytes > MAX_MEMBERSHIP_BYTES {
+        if other_bytes + bytes > config.limits.membership_bytes {
             return false;
         }
         match self.state {
@@ -143,10 +143,10 @@ impl Group {
             self.add_member(step, request, id, waiter);
             return Ok(());
         }
-        if self.pending.len() >= MAX_PENDING_MEMBERS {
+        if self.pending.len() >= step.config.limits.pending_members {
             step.counters.pending_over_limit += 1;
             let oldest = self.pending.iter().min_by_key(|(_, due)| **due).map(|(id, _)| id.clone());
-            self.pending.remove(&oldest.expect("the limit is above 0"));
+            oldest.map(|oldest| self.pending.remove(&oldest));
         }
         let due = step.now.after(request.session_timeout);
         self.pending.insert(id.clone(), due);

@@ -1,6 +1,7 @@
 //! What is durable of all groups of a slot: the sum of its log's records. Pure, shard-local.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::rc::Rc;
 
 use super::ids::GroupId;
@@ -62,6 +63,11 @@ impl Ledger {
     /// In order of id.
     pub fn groups(&self) -> impl Iterator<Item = (&GroupId, &DurableGroup)> {
         self.groups.iter()
+    }
+
+    /// The groups whose ids lie behind a bound.
+    pub fn groups_from(&self, start: Bound<GroupId>) -> impl Iterator<Item = (&GroupId, &DurableGroup)> {
+        self.groups.range((start, Bound::Unbounded))
     }
 
     #[must_use]

@@ -7,12 +7,17 @@
 //! [`leave`].
 //! Everything here is shard-local.
 
+mod admin;
+mod answer;
+mod commits;
 pub mod config;
 pub mod consumer_protocol;
+pub mod coordinator;
 pub mod effect;
 pub mod error;
 pub mod ids;
 pub mod join;
+pub mod journal;
 pub mod leave;
 pub mod ledger;
 pub mod member;
@@ -22,9 +27,15 @@ pub mod operation;
 pub mod phase;
 pub mod protocol;
 pub mod record;
+mod refusal;
+pub mod replay;
+mod request;
 pub mod round;
+pub mod slot;
+pub mod slot_log;
 pub mod state;
 pub mod sync;
+pub mod usage;
 
 #[cfg(test)]
 mod tests;

@@ -43,7 +43,7 @@ pub struct Group {
     /// Set in CompletingRebalance, and in Stable while members have not asked for their assignment yet.
     pub(super) syncing: Option<SyncRound>,
     arrivals: u64,
-    /// What [`MAX_MEMBERSHIP_BYTES`](super::config::MAX_MEMBERSHIP_BYTES) limits: the sum over the members.
+    /// What [`membership_bytes`](super::config::GroupLimits::membership_bytes) limits: the sum over the members.
     pub(super) membership_bytes: usize,
     /// Not later than any deadline of the group.
     alarm: Option<MonotonicTime>,

@@ -6,7 +6,6 @@ use bytes::Bytes;
 use kaas_proto::kafka::consumer_protocol::{CONSUMER_PROTOCOL_TYPE, empty_assignment};
 use kaas_proto::types::GenerationId;
 
-use super::config::MAX_MEMBERSHIP_BYTES;
 use super::effect::{AfterStore, Effect, Step, Synced, Waiter};
 use super::error::GroupError;
 use super::ids::{InstanceId, MemberId, ProtocolName};
@@ -93,7 +92,7 @@ impl Group {
             .collect();
         let former: usize = self.members.values().map(|member| member.profile.assignment.len()).sum();
         let new: usize = assignments.values().map(Bytes::len).sum();
-        if self.membership_bytes - former + new > MAX_MEMBERSHIP_BYTES {
+        if self.membership_bytes - former + new > step.config.limits.membership_bytes {
             self.fail_sync_round(step, GroupError::MembershipTooLarge);
             return self.rebalance(step);
         }

@@ -270,8 +270,9 @@ fn a_first_join_that_nobody_hears_ends_after_five_minutes() {
 
 #[test]
 fn subscriptions_above_the_limit_are_refused() {
-    let big = "x".repeat(crate::group::config::MAX_MEMBERSHIP_BYTES / 2);
-    let (mut world, _) = World::stable(&[consumer("a").offering(&[("range", &big)])]);
+    let (mut world, _) = World::stable(&[consumer("a")]);
+    world.config.limits.membership_bytes = 1000;
+    let big = "x".repeat(1000);
     let b = world.join(consumer("b").offering(&[("range", &big)]));
     assert_eq!(world.join_refused(b).error, GroupError::GroupMaxSizeReached);
     assert_eq!(world.state(), GroupState::Stable);
@@ -280,7 +281,8 @@ fn subscriptions_above_the_limit_are_refused() {
 #[test]
 fn ids_that_are_handed_out_and_never_used_are_bounded() {
     let mut world = World::new();
-    let ids: Vec<MemberId> = (0..=crate::group::config::MAX_PENDING_MEMBERS)
+    world.config.limits.pending_members = 10;
+    let ids: Vec<MemberId> = (0..11)
         .map(|_| {
             let waiter = world.join(with_handshake("flood"));
             world.join_refused(waiter).member_id.unwrap()

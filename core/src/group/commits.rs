@@ -1,0 +1,270 @@
+//! A slot's committed offsets: commit, fetch, delete, expire.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::time::Duration;
+
+use kaas_proto::kafka::ErrorCode;
+use kaas_proto::kafka::messages::offset_delete::{OffsetDeleteResponsePartition, OffsetDeleteResponseTopic};
+use kaas_proto::kafka::messages::offset_fetch::{
+    OffsetFetchRequestGroup, OffsetFetchRequestTopics, OffsetFetchResponseGroup, OffsetFetchResponseTopics,
+};
+use kaas_proto::kafka::messages::{
+    OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest, OffsetDeleteResponse,
+};
+use kaas_proto::types::{PartitionIndex, TopicId};
+use tokio::sync::oneshot;
+
+use super::answer;
+use super::consumer_protocol::subscribed_topics;
+use super::effect::Now;
+use super::error::GroupError;
+use super::ids::GroupId;
+use super::journal::{Then, Write};
+use super::leave::Sender;
+use super::ledger::{DurableGroup, commit_records};
+use super::offsets::{Expiry, TopicPartitions};
+use super::phase::GroupState;
+use super::record::SlotRecord;
+use super::request;
+use super::slot::Slot;
+use super::state::Group;
+
+/// How many groups one turn of the search for expired offsets looks at, and how soon the next turn comes.
+const GROUPS_PER_SWEEP_TURN: usize = 500;
+const SWEEP_TURN_INTERVAL: Duration = Duration::from_millis(10);
+
+/// What the members of a group read.
+#[derive(Debug, PartialEq, Eq)]
+enum Subscription {
+    /// There are no members.
+    Nothing,
+    Topics(BTreeSet<String>),
+    /// Members whose subscriptions can't be read: any topic may be among them.
+    Unknown,
+}
+
+impl Slot {
+    /// Answered when the offsets are durable.
+    pub(super) fn commit(
+        &mut self,
+        now: Now,
+        request: &OffsetCommitRequest,
+        reply: oneshot::Sender<OffsetCommitResponse>,
+    ) {
+        let id = GroupId::from(&*request.group_id);
+        if let Err(error) = self.check_commit(now, &id, request) {
+            let _ = reply.send(answer::commit(request, |_| error.into()));
+            return;
+        }
+        let limit = self.shared.config.max_offset_metadata_bytes;
+        let response = answer::commit(request, |metadata| {
+            if metadata.len() > limit { ErrorCode::OffsetMetadataTooLarge } else { ErrorCode::None }
+        });
+        let topics = request.topics.iter();
+        let topics = topics.map(|topic| request::topic_offsets(topic, request.retention_time_ms, limit, now.wall));
+        let records = commit_records(&id, topics);
+        if records.is_empty() {
+            let _ = reply.send(response);
+            return;
+        }
+        self.journal.push(Write { group: id, records, then: Then::Commit { reply, response } });
+    }
+
+    fn check_commit(&mut self, now: Now, id: &GroupId, request: &OffsetCommitRequest) -> Result<(), GroupError> {
+        let sender = Sender::of_commit(request);
+        if self.deleting.contains(id) {
+            return Err(GroupError::CoordinatorNotAvailable);
+        }
+        if self.live_group(id).is_some() {
+            self.step(now, id, |group, step| group.check_commit(step, &sender))?;
+        } else if sender.generation.0 >= 0 {
+            let is_known = self.exists(id);
+            return Err(if is_known { GroupError::UnknownMemberId } else { GroupError::IllegalGeneration });
+        }
+        let offsets: usize = request.topics.iter().map(|topic| topic.partitions.len()).sum();
+        let (usage, limits) = (self.shared.usage(), self.shared.config.limits);
+        let mut counters = self.shared.counters.borrow_mut();
+        if usage.offsets + offsets > limits.offsets {
+            counters.offsets_over_limit += 1;
+            return Err(GroupError::InvalidCommitOffsetSize);
+        }
+        if self.ledger.group(id).is_none() && usage.durable_groups >= limits.durable_groups {
+            counters.groups_over_limit += 1;
+            return Err(GroupError::CoordinatorNotAvailable);
+        }
+        if self.journal.queued_bytes() >= limits.queued_bytes {
+            counters.queue_over_limit += 1;
+            return Err(GroupError::CoordinatorNotAvailable);
+        }
+        Ok(())
+    }
+
+    pub(super) fn fetch_offsets(&self, request: &OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
+        let durable = self.ledger.group(&GroupId::from(&*request.group_id));
+        let topics = match &request.topics {
+            Some(topics) => topics.iter().map(|topic| fetch_topic(durable, topic)).collect(),
+            None => durable.map(fetch_all).unwrap_or_default(),
+        };
+        OffsetFetchResponseGroup { group_id: request.group_id.clone(), topics, ..OffsetFetchResponseGroup::default() }
+    }
+
+    /// Forgets offsets; of a group with members only those that nobody subscribes to.
+    pub(super) fn delete_offsets(
+        &mut self,
+        request: &OffsetDeleteRequest,
+        reply: oneshot::Sender<OffsetDeleteResponse>,
+    ) {
+        let id = GroupId::from(&*request.group_id);
+        let subscription = match self.check_delete_offsets(&id) {
+            Ok(subscription) => subscription,
+            Err(error) => {
+                let refusal = OffsetDeleteResponse { error_code: error.into(), ..OffsetDeleteResponse::default() };
+                let _ = reply.send(refusal);
+                return;
+            }
+        };
+        let is_in_use = |topic: &str| match &subscription {
+            Subscription::Nothing => false,
+            Subscription::Topics(topics) => topics.contains(topic),
+            Subscription::Unknown => true,
+        };
+        let topics = request.topics.iter().map(|topic| {
+            let in_use = is_in_use(&topic.name);
+            let code = if in_use { GroupError::GroupSubscribedToTopic.into() } else { ErrorCode::None };
+            let partitions = topic.partitions.iter().map(|partition| OffsetDeleteResponsePartition {
+                partition_index: partition.partition_index,
+                error_code: code,
+            });
+            OffsetDeleteResponseTopic { name: topic.name.clone(), partitions: partitions.collect() }
+        });
+        let response = OffsetDeleteResponse { topics: topics.collect(), ..OffsetDeleteResponse::default() };
+        let gone = request.topics.iter().filter(|topic| !is_in_use(&topic.name)).map(|topic| TopicPartitions {
+            name: (&*topic.name).into(),
+            id: TopicId::ZERO,
+            partitions: topic.partitions.iter().map(|partition| partition.partition_index).collect(),
+        });
+        let records = vec![SlotRecord::OffsetsDeleted { group: id.clone(), topics: gone.collect() }];
+        self.journal.push(Write { group: id, records, then: Then::DeleteOffsets { reply, response } });
+    }
+
+    fn check_delete_offsets(&self, id: &GroupId) -> Result<Subscription, GroupError> {
+        if !self.exists(id) || self.deleting.contains(id) {
+            return Err(GroupError::GroupIdNotFound);
+        }
+        if self.journal.queued_bytes() >= self.shared.config.limits.queued_bytes {
+            self.shared.counters.borrow_mut().queue_over_limit += 1;
+            return Err(GroupError::CoordinatorNotAvailable);
+        }
+        match self.live_group(id) {
+            Some(group) if group.state() != GroupState::Empty && !is_consumer(group) => Err(GroupError::NonEmptyGroup),
+            Some(group) => Ok(subscription(group)),
+            None => Ok(Subscription::Nothing),
+        }
+    }
+
+    /// Topics that are gone take their offsets along.
+    pub(super) fn forget_topics(&mut self, topics: &[TopicId]) {
+        let gone: Vec<(GroupId, Vec<TopicPartitions>)> = self
+            .ledger
+            .groups()
+            .map(|(id, durable)| (id.clone(), durable.offsets.of_topics(topics)))
+            .filter(|(_, topics)| !topics.is_empty())
+            .collect();
+        for (group, topics) in gone {
+            let records = vec![SlotRecord::OffsetsDeleted { group: group.clone(), topics }];
+            self.journal.push(Write { group, records, then: Then::Nothing });
+        }
+    }
+
+    /// One turn of the search for what has been kept for its whole retention.
+    pub(super) fn sweep(&mut self, now: Now) {
+        let start = self.sweep.after.take().map_or(Bound::Unbounded, Bound::Excluded);
+        let turn: Vec<GroupId> =
+            self.ledger.groups_from(start).take(GROUPS_PER_SWEEP_TURN).map(|(id, _)| id.clone()).collect();
+        for id in &turn {
+            self.expire(now, id);
+        }
+        if turn.len() == GROUPS_PER_SWEEP_TURN {
+            self.sweep.after = turn.last().cloned();
+            self.sweep.due = now.after(SWEEP_TURN_INTERVAL);
+        } else {
+            self.sweep.due = now.after(self.shared.config.offsets_retention_check_interval);
+        }
+    }
+
+    /// Deletes the expired offsets of a group, and the group itself if nothing is left of it.
+    fn expire(&mut self, now: Now, id: &GroupId) {
+        // What is being written right now is not old; the next sweep looks again.
+        if self.journal.has_open_writes(id) {
+            return;
+        }
+        let Some(durable) = self.ledger.group(id) else { return };
+        let live = self.live_group(id);
+        let retention = self.shared.config.offsets_retention;
+        let expired = durable.offsets.expired(&expiry(durable, live), retention, now.wall);
+        let count: usize = expired.iter().map(|topic| topic.partitions.len()).sum();
+        let is_over = live.is_none() && count == durable.offsets.len();
+        let (record, then) = if is_over {
+            self.deleting.insert(id.clone());
+            (SlotRecord::GroupDeleted { group: id.clone() }, Then::DeleteGroup { reply: None })
+        } else if count > 0 {
+            (SlotRecord::OffsetsDeleted { group: id.clone(), topics: expired }, Then::Nothing)
+        } else {
+            return;
+        };
+        tracing::info!(group = %id, offsets = count, group_too = is_over, "offsets have expired");
+        self.shared.counters.borrow_mut().expired_offsets += count as u64;
+        self.journal.push(Write { group: id.clone(), records: vec![record], then });
+    }
+}
+
+fn fetch_topic(durable: Option<&DurableGroup>, topic: &OffsetFetchRequestTopics) -> OffsetFetchResponseTopics {
+    let committed = |partition: PartitionIndex| durable?.offsets.get(&topic.name, topic.topic_id, partition);
+    let partitions =
+        topic.partition_indexes.iter().map(|&partition| answer::fetched_partition(partition, committed(partition)));
+    answer::fetched_topic(topic.name.clone(), topic.topic_id, partitions.collect())
+}
+
+fn fetch_all(durable: &DurableGroup) -> Vec<OffsetFetchResponseTopics> {
+    let topics = durable.offsets.topics().map(|topic| {
+        let partitions =
+            topic.partitions.iter().map(|(&partition, offset)| answer::fetched_partition(partition, Some(offset)));
+        answer::fetched_topic((&*topic.name).into(), topic.id, partitions.collect())
+    });
+    topics.collect()
+}
+
+/// From when the offsets of a group are of no use to anybody.
+fn expiry(durable: &DurableGroup, live: Option<&Group>) -> Expiry {
+    match (live, &durable.metadata) {
+        (Some(group), _) if group.state() == GroupState::Empty => Expiry::SinceEmpty(group.since()),
+        (Some(group), _) if group.state() == GroupState::Stable && is_consumer(group) => match subscription(group) {
+            Subscription::Topics(topics) => Expiry::Unsubscribed(topics),
+            Subscription::Nothing | Subscription::Unknown => Expiry::Never,
+        },
+        (Some(_), _) => Expiry::Never,
+        (None, Some(metadata)) => Expiry::SinceEmpty(metadata.since),
+        // Only ever committed to, without members.
+        (None, None) => Expiry::SinceEmpty(kaas_proto::types::TimestampMs(i64::MIN)),
+    }
+}
+
+fn is_consumer(group: &Group) -> bool {
+    group
+        .protocol_type()
+        .is_some_and(|name| name.as_str() == kaas_proto::kafka::consumer_protocol::CONSUMER_PROTOCOL_TYPE)
+}
+
+/// All topics of all protocols that any member offers.
+fn subscription(group: &Group) -> Subscription {
+    if group.members().is_empty() {
+        return Subscription::Nothing;
+    }
+    let offers = group.members().values().flat_map(|member| member.profile.protocols.iter());
+    let topics: Option<Vec<BTreeSet<String>>> = offers.map(|offer| subscribed_topics(&offer.metadata)).collect();
+    match topics {
+        Some(topics) => Subscription::Topics(topics.into_iter().flatten().collect()),
+        None => Subscription::Unknown,
+    }
+}
