@@ -85,7 +85,7 @@ impl Slot {
         let offsets: usize = request.topics.iter().map(|topic| topic.partitions.len()).sum();
         let (usage, limits) = (self.shared.usage(), self.shared.config.limits);
         let mut counters = self.shared.counters.borrow_mut();
-        if usage.offsets + offsets > limits.offsets {
+        if offsets > limits.partitions_per_request || usage.offsets + offsets > limits.offsets {
             counters.offsets_over_limit += 1;
             return Err(GroupError::InvalidCommitOffsetSize);
         }
@@ -101,6 +101,15 @@ impl Slot {
     }
 
     pub(super) fn fetch_offsets(&self, request: &OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
+        let partitions: usize = request.topics.iter().flatten().map(|topic| topic.partition_indexes.len()).sum();
+        if partitions > self.shared.config.limits.partitions_per_request {
+            self.shared.counters.borrow_mut().offsets_over_limit += 1;
+            return OffsetFetchResponseGroup {
+                group_id: request.group_id.clone(),
+                error_code: ErrorCode::InvalidRequest,
+                ..OffsetFetchResponseGroup::default()
+            };
+        }
         let durable = self.ledger.group(&GroupId::from(&*request.group_id));
         let topics = match &request.topics {
             Some(topics) => topics.iter().map(|topic| fetch_topic(durable, topic)).collect(),

@@ -48,16 +48,22 @@ impl Default for SnapshotPolicy {
 pub struct GroupLimits {
     /// Groups with members, per shard. Joins to more are refused as retriable.
     pub active_groups: usize,
+    /// Members, and ids that were handed out to become some, of all groups, per shard. More are refused as retriable.
+    pub members: usize,
     /// Groups with anything stored, per shard. First commits of more are refused as retriable.
     pub durable_groups: usize,
     /// Committed offsets in memory, per shard.
     pub offsets: usize,
+    /// Partitions that one OffsetCommit or OffsetFetch may name of a group.
+    pub partitions_per_request: usize,
     /// JoinGroup and SyncGroup requests that wait, per shard.
     pub parked_requests: usize,
     /// Bytes that wait to be written, per slot. Commits beyond are refused as retriable.
     pub queued_bytes: usize,
     /// Bytes of subscriptions and assignments of one group: they must fit one record.
     pub membership_bytes: usize,
+    /// Protocols that one member may offer; clients offer one to three.
+    pub protocols: usize,
     /// Member ids of one group that were handed out and not used yet. The oldest makes room.
     pub pending_members: usize,
 }
@@ -66,11 +72,14 @@ impl Default for GroupLimits {
     fn default() -> Self {
         Self {
             active_groups: 100_000,
+            members: 500_000,
             durable_groups: 200_000,
             offsets: 4_000_000,
+            partitions_per_request: 1_000_000,
             parked_requests: 100_000,
             queued_bytes: 64 << 20,
             membership_bytes: 16 << 20,
+            protocols: 100,
             pending_members: 10_000,
         }
     }

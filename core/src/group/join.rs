@@ -36,10 +36,16 @@ impl JoinRequest {
     /// Checks what does not depend on the group.
     ///
     /// # Errors
-    /// [`GroupError::InvalidSessionTimeout`]
+    /// [`GroupError::InvalidSessionTimeout`], or [`GroupError::InconsistentGroupProtocol`] for too many protocols.
     pub fn check(&self, config: &GroupConfig) -> Result<(), GroupError> {
         let bounds = config.min_session_timeout..=config.max_session_timeout;
-        if bounds.contains(&self.session_timeout) { Ok(()) } else { Err(GroupError::InvalidSessionTimeout) }
+        if !bounds.contains(&self.session_timeout) {
+            return Err(GroupError::InvalidSessionTimeout);
+        }
+        if self.protocols.len() > config.limits.protocols {
+            return Err(GroupError::InconsistentGroupProtocol);
+        }
+        Ok(())
     }
 
     fn profile(&self, id: MemberId) -> MemberProfile {

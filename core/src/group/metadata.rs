@@ -91,7 +91,7 @@ impl MemberProfile {
             &self.client_id,
             &self.client_host,
         ];
-        let protocols: usize = self.protocols.iter().map(|p| p.name.as_str().len() + p.metadata.len()).sum();
-        names.iter().map(|name| name.len()).sum::<usize>() + protocols + self.assignment.len()
+        let protocols: usize = self.protocols.iter().map(|p| 8 + p.name.as_str().len() + p.metadata.len()).sum();
+        names.iter().map(|name| 8 + name.len()).sum::<usize>() + protocols + self.assignment.len() + 16
     }
 }

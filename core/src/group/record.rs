@@ -108,7 +108,7 @@ impl SlotRecord {
                 64 + topics.iter().map(|topic| topic.name.len() + 24 + 4 * topic.partitions.len()).sum::<usize>()
             }
             Self::GroupStored { metadata, .. } => {
-                128 + metadata.members.iter().map(|member| 64 + member.bytes()).sum::<usize>()
+                128 + metadata.members.iter().map(MemberProfile::bytes).sum::<usize>()
             }
             Self::GroupDeleted { .. } | Self::SnapshotBegin | Self::SnapshotEnd { .. } => 64,
         }

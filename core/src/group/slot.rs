@@ -74,6 +74,8 @@ pub struct Slot {
     pub(super) journal: Journal,
     live: BTreeMap<GroupId, Live>,
     alarms: BTreeSet<(MonotonicTime, GroupId)>,
+    /// Members of all live groups, with those that are about to become some.
+    members: usize,
     parked: HashMap<Waiter, Parked>,
     waiters: u64,
     /// Groups whose deletion is on its way. Nothing may begin in them.
@@ -95,6 +97,7 @@ impl Slot {
             journal,
             live: BTreeMap::new(),
             alarms: BTreeSet::new(),
+            members: 0,
             parked: HashMap::new(),
             waiters: 0,
             deleting: BTreeSet::new(),
@@ -142,8 +145,13 @@ impl Slot {
         if !is_known && join.member_id.is_some() {
             return Err(GroupError::UnknownMemberId);
         }
-        if !self.live.contains_key(id) && self.shared.usage().active_groups >= self.shared.config.limits.active_groups {
+        let (usage, limits) = (self.shared.usage(), self.shared.config.limits);
+        if !self.live.contains_key(id) && usage.active_groups >= limits.active_groups {
             self.shared.counters.borrow_mut().groups_over_limit += 1;
+            return Err(GroupError::CoordinatorNotAvailable);
+        }
+        if join.member_id.is_none() && usage.members >= limits.members {
+            self.shared.counters.borrow_mut().members_over_limit += 1;
             return Err(GroupError::CoordinatorNotAvailable);
         }
         self.check_parking()
@@ -255,7 +263,8 @@ impl Slot {
             self.step(now, &id, |group, step| group.end(step, error));
         }
         debug_assert!(self.parked.is_empty(), "{} requests have no group", self.parked.len());
-        (self.live, self.alarms, self.ledger) = (BTreeMap::new(), BTreeSet::new(), Ledger::default());
+        debug_assert!(self.live.is_empty() && self.alarms.is_empty() && self.members == 0, "every group is over");
+        self.ledger = Ledger::default();
         self.report_usage();
     }
 
@@ -275,6 +284,7 @@ impl Slot {
 
     /// One step of a group's state machine, with all that follows from it.
     pub(super) fn step<T>(&mut self, now: Now, id: &GroupId, act: impl FnOnce(&mut Group, &mut Step<'_>) -> T) -> T {
+        let size_before = self.live.get(id).map_or(0, |live| live.group.size());
         let live = self.live.entry(id.clone()).or_insert_with(|| {
             let metadata = self.ledger.group(id).and_then(|durable| durable.metadata.as_ref());
             let group = match metadata {
@@ -289,6 +299,7 @@ impl Slot {
         let mut step = Step { now, config: &shared.config, counters: &mut counters.groups, effects: &mut effects };
         let value = act(&mut live.group, &mut step);
         drop(counters);
+        self.members = self.members + live.group.size() - size_before;
 
         let (former, alarm) = (live.alarm, live.group.alarm());
         if former != alarm {
@@ -354,7 +365,6 @@ impl Slot {
                 self.deleting.remove(&write.group);
                 if self.live.contains_key(&write.group) {
                     self.step(now, &write.group, |group, step| group.end(step, GroupError::GroupIdNotFound));
-                    self.live.remove(&write.group);
                 }
                 if let Some(reply) = reply {
                     let _ = reply.send(answer::deleted(&write.group, Ok(())));
@@ -401,9 +411,15 @@ impl Slot {
             None => group.generation().0 == 0,
         };
         let is_over = group.is_unused() && is_stored && !self.journal.has_open_writes(id);
-        if (is_over || group.state() == GroupState::Dead)
-            && let Some(Live { alarm: Some(alarm), .. }) = self.live.remove(id)
-        {
+        if is_over || group.state() == GroupState::Dead {
+            self.drop_group(id);
+        }
+    }
+
+    fn drop_group(&mut self, id: &GroupId) {
+        let Some(Live { group, alarm }) = self.live.remove(id) else { return };
+        self.members -= group.size();
+        if let Some(alarm) = alarm {
             self.alarms.remove(&(alarm, id.clone()));
         }
     }
@@ -419,6 +435,7 @@ impl Slot {
     fn report_usage(&mut self) {
         let usage = Usage {
             active_groups: self.live.len(),
+            members: self.members,
             durable_groups: self.ledger.group_count(),
             offsets: self.ledger.offset_count(),
             parked_requests: self.parked.len(),

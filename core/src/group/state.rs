@@ -130,6 +130,12 @@ impl Group {
         &self.members
     }
 
+    /// Members, and ids that were handed out to become some.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.members.len() + self.pending.len()
+    }
+
     /// Nobody is in the group or about to be: without offsets there is no reason to keep it.
     #[must_use]
     pub fn is_unused(&self) -> bool {

@@ -12,6 +12,8 @@ use super::effect::GroupCounters;
 pub struct Usage {
     /// Groups with members, or about to have some.
     pub active_groups: usize,
+    /// Their members, with those that are about to become some.
+    pub members: usize,
     /// Groups with offsets or a stored membership.
     pub durable_groups: usize,
     pub offsets: usize,
@@ -29,6 +31,7 @@ pub struct Counters {
     pub failed_loads: u64,
     /// Requests refused because of a bound.
     pub groups_over_limit: u64,
+    pub members_over_limit: u64,
     pub offsets_over_limit: u64,
     pub parked_over_limit: u64,
     pub queue_over_limit: u64,
@@ -51,6 +54,7 @@ const fn gauge(name: &'static str, help: &'static str) -> MetricName {
 }
 
 const ACTIVE: MetricName = gauge("kaas_group_active_groups", "Consumer groups with members.");
+const MEMBERS: MetricName = gauge("kaas_group_members", "Members of consumer groups.");
 const DURABLE: MetricName = gauge("kaas_group_stored_groups", "Consumer groups with offsets or a stored membership.");
 const OFFSETS: MetricName = gauge("kaas_group_offsets", "Committed offsets in memory.");
 const PARKED: MetricName = gauge("kaas_group_parked_requests", "JoinGroup and SyncGroup requests that wait.");
@@ -82,6 +86,7 @@ impl Shared {
         let total = self.usage.get();
         self.usage.set(Usage {
             active_groups: total.active_groups - former.active_groups + new.active_groups,
+            members: total.members - former.members + new.members,
             durable_groups: total.durable_groups - former.durable_groups + new.durable_groups,
             offsets: total.offsets - former.offsets + new.offsets,
             parked_requests: total.parked_requests - former.parked_requests + new.parked_requests,
@@ -95,6 +100,7 @@ impl Shared {
         let counters = *self.counters.borrow();
         let mut add = |name, value: u64| metrics.values.push((name, Vec::new(), value as f64));
         add(ACTIVE, usage.active_groups as u64);
+        add(MEMBERS, usage.members as u64);
         add(DURABLE, usage.durable_groups as u64);
         add(OFFSETS, usage.offsets as u64);
         add(PARKED, usage.parked_requests as u64);
@@ -106,7 +112,8 @@ impl Shared {
         add(REPLAYED, counters.replayed_records);
         add(FAILED_LOADS, counters.failed_loads);
         for (bound, value) in [
-            ("members", counters.groups.joins_over_limit),
+            ("group_size", counters.groups.joins_over_limit),
+            ("members", counters.members_over_limit),
             ("pending_members", counters.groups.pending_over_limit),
             ("groups", counters.groups_over_limit),
             ("offsets", counters.offsets_over_limit),

@@ -39,7 +39,8 @@ pub enum ShardOperation {
     DescribeProducers(DescribeProducers),
     DescribePartitions(DescribePartitions),
     AllocateProducerId(AllocateProducerId),
-    Group(GroupOperation),
+    /// Boxed, because it is large and rare.
+    Group(Box<GroupOperation>),
 }
 
 /// When an append is answered.

@@ -546,8 +546,14 @@ fn c26_a_topic_that_is_created_anew_starts_without_offsets() {
 
 #[test]
 fn bounds_are_kept_and_counted() {
-    let limits =
-        GroupLimits { active_groups: 1, durable_groups: 1, offsets: 3, parked_requests: 1, ..GroupLimits::default() };
+    let limits = GroupLimits {
+        active_groups: 1,
+        durable_groups: 1,
+        offsets: 3,
+        parked_requests: 1,
+        partitions_per_request: 4,
+        ..GroupLimits::default()
+    };
     Broker::run(GroupConfig { limits, ..config() }, async |broker| {
         let slot = SlotId::of(GROUP);
         let other = (0..).map(|n| format!("g{n}")).find(|group| SlotId::of(group) == slot).unwrap();
@@ -564,12 +570,22 @@ fn bounds_are_kept_and_counted() {
         let join = JoinGroupRequest { group_id: other.into(), ..Broker::join_request("", &[]) };
         assert_eq!(broker.join(join, 3).answer().await.error_code, ErrorCode::CoordinatorNotAvailable);
 
+        let unbounded = OffsetFetchRequestTopics {
+            name: TOPIC.into(),
+            topic_id: TOPIC_ID,
+            partition_indexes: vec![PartitionIndex(0); 5],
+        };
+        assert_eq!(broker.fetch(Some(vec![unbounded])).await.error_code, ErrorCode::InvalidRequest);
+        let mut protocols = Broker::join_request("", &[]);
+        protocols.protocols = vec![protocols.protocols[0].clone(); 101];
+        assert_eq!(broker.join(protocols, 3).answer().await.error_code, ErrorCode::InconsistentGroupProtocol);
+
         let counters = broker.coordinator.counters();
-        assert_eq!((counters.offsets_over_limit, counters.groups_over_limit, counters.parked_over_limit), (1, 2, 1));
+        assert_eq!((counters.offsets_over_limit, counters.groups_over_limit, counters.parked_over_limit), (2, 2, 1));
         let mut metrics = ShardMetrics::default();
         broker.coordinator.report(&mut metrics);
         let refused = metrics.values.iter().filter(|(name, _, _)| name.name == "kaas_group_refusals_total");
-        assert!((refused.map(|(_, _, value)| value).sum::<f64>() - 4.0).abs() < f64::EPSILON);
+        assert!((refused.map(|(_, _, value)| value).sum::<f64>() - 5.0).abs() < f64::EPSILON);
     });
 }
 
@@ -609,5 +625,24 @@ fn snapshots_keep_the_log_short_and_say_everything() {
         assert_eq!(broker.heartbeat(&member).await, ErrorCode::None);
         let replayed = broker.coordinator.counters().replayed_records;
         assert!(replayed < 250, "{replayed} records for 40 offsets and one group");
+    });
+}
+
+#[test]
+fn members_are_bounded_over_all_groups() {
+    let limits = GroupLimits { members: 2, ..GroupLimits::default() };
+    Broker::run(GroupConfig { limits, ..config() }, async |broker| {
+        let first = broker.join(Broker::join_request("", &[]), 4).answer().await;
+        let second = broker.join(Broker::join_request("", &[]), 3);
+        assert_eq!(broker.coordinator.usage().members, 2);
+        let refused = broker.join(Broker::join_request("", &[]), 4).answer().await;
+        assert_eq!(refused.error_code, ErrorCode::CoordinatorNotAvailable);
+        assert_eq!(broker.coordinator.counters().members_over_limit, 1);
+        // Who has an id already is welcome.
+        let first = broker.join(Broker::join_request(&first.member_id, &[]), 4);
+        assert_eq!(first.answer().await.error_code, ErrorCode::None);
+        assert_eq!(second.answer().await.error_code, ErrorCode::None);
+        broker.pass(DAY).await;
+        assert_eq!((broker.coordinator.usage().members, broker.coordinator.usage().active_groups), (0, 0));
     });
 }
