@@ -118,7 +118,8 @@ pub enum ShardCommand {
     TakeOver(TakeOver),
     /// Stop accepting, drain, persist, close.
     Relinquish { partition: PartitionKey },
-    /// The topic is gone: close every handle of that incarnation, persist nothing, drop the state.
+    /// The topic is gone: close every handle of that incarnation, persist nothing, drop the state. Sent to every shard:
+    /// the groups of its coordinator slots forget what they committed for that topic.
     Abandon { topic_id: TopicId, done: oneshot::Sender<()> },
     /// Relinquish everything, then end the shard.
     Shutdown { done: oneshot::Sender<()> },
