@@ -89,6 +89,14 @@ impl Broker {
         self.until_loaded().await;
     }
 
+    /// Another broker takes the slot over. The former one is told so.
+    pub(super) fn move_slot(&mut self, config: GroupConfig) {
+        self.log = self.log.next_leadership();
+        self.coordinator.give_up(SlotId::of(GROUP));
+        self.coordinator = GroupCoordinator::new(self.env.clone(), config);
+        self.coordinator.take_over(SlotId::of(GROUP), self.log.clone());
+    }
+
     pub(super) async fn pass(&self, duration: Duration) {
         self.env.sleep(duration).await;
     }
@@ -140,6 +148,22 @@ impl Broker {
         let synced = self.sync(&member, &[(&member.id, "work")]).answer().await;
         assert_eq!(synced.error_code, ErrorCode::None);
         member
+    }
+
+    pub(super) fn sync_request(&self, request: SyncGroupRequest) -> Pending<SyncGroupResponse> {
+        self.send(|reply| GroupOperation::Sync { request, reply })
+    }
+
+    pub(super) fn heartbeat_request(&self, request: HeartbeatRequest) -> Pending<HeartbeatResponse> {
+        self.send(|reply| GroupOperation::Heartbeat { request, reply })
+    }
+
+    /// Leaves without waiting for the answer.
+    pub(super) fn leave_quietly(&self, member_id: &str) {
+        let identity = MemberIdentity { member_id: member_id.into(), ..MemberIdentity::default() };
+        let request =
+            LeaveGroupRequest { group_id: GROUP.into(), members: vec![identity], ..LeaveGroupRequest::default() };
+        drop(self.send(|reply| GroupOperation::Leave { request, version: 3, reply }));
     }
 
     pub(super) async fn heartbeat(&self, member: &Membership) -> ErrorCode {
