@@ -31,6 +31,9 @@ struct World {
     claims: RefCell<BTreeMap<GenerationId, BTreeMap<usize, String>>>,
 }
 
+/// The partitions of a member in a generation.
+type Work = (GenerationId, Vec<usize>);
+
 /// One consumer, seen from outside.
 #[derive(Clone, Default)]
 struct Consumer {
@@ -38,7 +41,7 @@ struct Consumer {
     killed: Rc<Cell<bool>>,
     /// Ends as `close()` does.
     closed: Rc<Cell<bool>>,
-    work: Rc<RefCell<Option<(GenerationId, Vec<usize>)>>>,
+    work: Rc<RefCell<Option<Work>>>,
 }
 
 /// What an error tells a consumer to do.
@@ -274,7 +277,7 @@ async fn run(broker: Broker, troubles: Vec<Trouble>) {
     env.sleep(Duration::from_secs(200)).await;
     let alive: Vec<&Consumer> =
         consumers.iter().filter(|consumer| !consumer.killed.get() && !consumer.closed.get()).collect();
-    let mut work: Vec<(GenerationId, Vec<usize>)> = Vec::new();
+    let mut work: Vec<Work> = Vec::new();
     for consumer in &alive {
         work.push(consumer.work.borrow().clone().expect("everybody is a member again"));
     }
