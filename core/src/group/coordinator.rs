@@ -55,6 +55,8 @@ struct Leadership {
     /// Wakes the task that carries batches to the log.
     writer: Rc<Notify>,
     state: State,
+    /// Topics that went while the slot was being loaded.
+    forgotten: Vec<TopicId>,
 }
 
 enum State {
@@ -89,7 +91,7 @@ impl<E: Env> GroupCoordinator<E> {
         let term = self.0.terms.get() + 1;
         self.0.terms.set(term);
         let writer = Rc::new(Notify::new());
-        let leadership = Leadership { term, writer: Rc::clone(&writer), state: State::Loading };
+        let leadership = Leadership { term, writer: Rc::clone(&writer), state: State::Loading, forgotten: Vec::new() };
         self.0.slots.borrow_mut().insert(slot, leadership);
         self.0.env.spawn(TaskClass::Latency, self.clone().lead(slot, term, log, writer));
     }
@@ -197,10 +199,11 @@ impl<E: Env> GroupCoordinator<E> {
 
     fn forget_topics(&self, topics: &[TopicId]) {
         for leadership in self.0.slots.borrow_mut().values_mut() {
-            if let State::Ready(slot) = &mut leadership.state {
-                slot.forget_topics(topics);
-                leadership.writer.notify_one();
+            match &mut leadership.state {
+                State::Ready(slot) => slot.forget_topics(topics),
+                State::Loading | State::Unreadable => leadership.forgotten.extend(topics),
             }
+            leadership.writer.notify_one();
         }
     }
 
@@ -208,11 +211,12 @@ impl<E: Env> GroupCoordinator<E> {
     async fn lead<L: SlotLog>(self, slot: SlotId, term: u64, log: L, writer: Rc<Notify>) {
         let load = self.load(slot, term, &log);
         let Some(replayed) = future::or(load, self.until_over(slot, term, &writer)).await else { return };
-        let ready = Slot::new(slot, Rc::clone(&self.0.shared), replayed.ledger, replayed.log_bytes, self.now());
+        let mut ready = Slot::new(slot, Rc::clone(&self.0.shared), replayed.ledger, replayed.log_bytes, self.now());
         let alarm = ready.next_alarm();
         {
             let mut slots = self.0.slots.borrow_mut();
             let Some(leadership) = slots.get_mut(&slot).filter(|leadership| leadership.term == term) else { return };
+            ready.forget_topics(&leadership.forgotten);
             leadership.state = State::Ready(Box::new(ready));
         }
         tracing::info!(%slot, records = replayed.records, bytes = replayed.log_bytes, "coordinator slot is loaded");

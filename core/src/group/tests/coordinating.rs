@@ -537,8 +537,11 @@ fn c26_a_topic_that_is_created_anew_starts_without_offsets() {
         broker.pass(SECOND).await;
         let fetched = broker.fetch(Some(vec![fetch(anew)])).await;
         assert_eq!(fetched.topics[0].partitions[0].committed_offset, Offset(1));
+        // One that goes while the slot moves is not missed either.
+        broker.move_slot(config());
         broker.coordinator.execute(GroupOperation::ForgetTopics { topics: vec![anew] });
         broker.pass(SECOND).await;
+        assert!(broker.fetch(None).await.topics.is_empty());
         broker.restart(config()).await;
         assert!(broker.fetch(None).await.topics.is_empty());
     });
