@@ -3,6 +3,7 @@
 //! A shard that is busy may leave its command channel full; the control thread must not wait for it. So commands go
 //! into an outbox first, one per shard, and a task moves them on, in order.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use kaas_proto::control::ShardCommand;
@@ -28,13 +29,14 @@ pub struct OutboxFull(pub ShardId);
 pub struct Outbox {
     queues: Vec<mpsc::Sender<ShardCommand>>,
     forwarders: Vec<JoinHandle<()>>,
+    refused: Cell<u64>,
 }
 
 impl Outbox {
     /// Starts to forward. Within a tokio runtime only.
     #[must_use]
     pub fn start(shards: &[mpsc::Sender<ShardCommand>]) -> Self {
-        let mut outbox = Self { queues: Vec::new(), forwarders: Vec::new() };
+        let mut outbox = Self { queues: Vec::new(), forwarders: Vec::new(), refused: Cell::new(0) };
         for (shard, commands) in (0..).map(ShardId).zip(shards) {
             let (sender, receiver) = mpsc::channel(OUTBOX_LENGTH);
             outbox.queues.push(sender);
@@ -53,7 +55,16 @@ impl Outbox {
     /// # Errors
     /// Too many wait already.
     pub fn send(&self, shard: ShardId, command: ShardCommand) -> Result<(), OutboxFull> {
-        self.queues[usize::from(shard.0)].try_send(command).map_err(|_| OutboxFull(shard))
+        self.queues[usize::from(shard.0)].try_send(command).map_err(|_| {
+            self.refused.set(self.refused.get() + 1);
+            OutboxFull(shard)
+        })
+    }
+
+    /// How many commands found the outbox full.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.get()
     }
 
     /// Forwards nothing more: what waits is dropped.

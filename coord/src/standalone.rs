@@ -127,7 +127,8 @@ pub(crate) async fn run(
     let limit = PartitionLimit::of_open_files(options.open_files);
     let topics =
         Rc::new(TopicService::new(Rc::clone(&state), Rc::clone(&outbox), store, Arc::clone(&options.config), limit));
-    let admin = Rc::new(Admin::new(Rc::clone(&state), commands.clone(), facts));
+    let admin =
+        Rc::new(Admin::new(Rc::clone(&state), commands.clone(), Rc::clone(&outbox), stopping.subscribe(), facts));
 
     spawn_local(admin.serve(admin_listener));
     topics.take_over_all()?;

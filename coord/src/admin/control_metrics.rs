@@ -25,7 +25,20 @@ const REFUSED: MetricName = MetricName {
     kind: MetricKind::Counter,
 };
 
-pub(super) fn add(exposition: &mut Exposition, state: &ClusterState, facts: &Facts, silent: usize, refused: u64) {
+const REFUSED_COMMANDS: MetricName = MetricName {
+    name: "kaas_shard_commands_refused_total",
+    help: "Commands that found the outbox of their shard full.",
+    kind: MetricKind::Counter,
+};
+
+/// How often a bound was reached.
+pub(super) struct Bounds {
+    pub(super) silent_shards: usize,
+    pub(super) refused_connections: u64,
+    pub(super) refused_commands: u64,
+}
+
+pub(super) fn add(exposition: &mut Exposition, state: &ClusterState, facts: &Facts, bounds: Bounds) {
     let counts = state.leadership().counts();
     let build = vec![("version", facts.version.to_owned()), ("mode", facts.mode.to_owned())];
     exposition.number(BUILD, build, 1.0);
@@ -40,8 +53,14 @@ pub(super) fn add(exposition: &mut Exposition, state: &ClusterState, facts: &Fac
         exposition.number(PARTITIONS, vec![("state", progress.to_owned())], count(partitions));
     }
     exposition.number(STALLED, Vec::new(), count(counts.stalled));
-    exposition.number(SILENT, Vec::new(), count(silent));
-    exposition.number(REFUSED, Vec::new(), count(usize::try_from(refused).unwrap_or(usize::MAX)));
+    exposition.number(SILENT, Vec::new(), count(bounds.silent_shards));
+    exposition.number(REFUSED, Vec::new(), total(bounds.refused_connections));
+    exposition.number(REFUSED_COMMANDS, Vec::new(), total(bounds.refused_commands));
+}
+
+#[expect(clippy::cast_precision_loss, reason = "metrics are floating point")]
+fn total(number: u64) -> f64 {
+    number as f64
 }
 
 /// Exact up to 2^53.

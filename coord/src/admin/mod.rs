@@ -20,10 +20,11 @@ use kaas_proto::control::ShardCommand;
 use kaas_proto::metrics::ShardMetrics;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::cluster_state::ClusterState;
+use crate::outbox::Outbox;
 use prometheus::Exposition;
 
 mod control_metrics;
@@ -55,6 +56,8 @@ pub struct Facts {
 pub struct Admin {
     state: Rc<RefCell<ClusterState>>,
     shards: Vec<mpsc::Sender<ShardCommand>>,
+    outbox: Rc<Outbox>,
+    stopping: watch::Receiver<bool>,
     facts: Facts,
     connections: Cell<usize>,
     refused: Cell<u64>,
@@ -62,8 +65,14 @@ pub struct Admin {
 
 impl Admin {
     #[must_use]
-    pub fn new(state: Rc<RefCell<ClusterState>>, shards: Vec<mpsc::Sender<ShardCommand>>, facts: Facts) -> Self {
-        Self { state, shards, facts, connections: Cell::new(0), refused: Cell::new(0) }
+    pub(crate) fn new(
+        state: Rc<RefCell<ClusterState>>,
+        shards: Vec<mpsc::Sender<ShardCommand>>,
+        outbox: Rc<Outbox>,
+        stopping: watch::Receiver<bool>,
+        facts: Facts,
+    ) -> Self {
+        Self { state, shards, outbox, stopping, facts, connections: Cell::new(0), refused: Cell::new(0) }
     }
 
     /// Serves until the task is dropped. Within a `LocalSet`.
@@ -97,19 +106,19 @@ impl Admin {
                 response
             }
             "/healthz" => json_response(StatusCode::OK, &self.health()),
-            "/readyz" => {
-                let counts = self.state.borrow().leadership().counts();
-                let status = if counts.settled() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-                json_response(
-                    status,
-                    &json!({
-                        "ready": counts.settled(), "assigned": counts.assigned, "leading": counts.leading,
-                        "waiting": counts.waiting, "failed": counts.failed, "stalled": counts.stalled,
-                    }),
-                )
-            }
+            "/readyz" => self.readiness(),
             _ => text(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n"),
         }
+    }
+
+    fn readiness(&self) -> Response<Full<Bytes>> {
+        let counts = self.state.borrow().leadership().counts();
+        let ready = counts.settled() && !*self.stopping.borrow();
+        let body = json!({
+            "ready": ready, "assigned": counts.assigned, "leading": counts.leading, "waiting": counts.waiting,
+            "failed": counts.failed, "stalled": counts.stalled,
+        });
+        json_response(if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &body)
     }
 
     fn health(&self) -> Value {
@@ -153,7 +162,12 @@ impl Admin {
             }
         }
         let state = self.state.borrow();
-        control_metrics::add(&mut exposition, &state, &self.facts, silent, self.refused.get());
+        let bounds = control_metrics::Bounds {
+            silent_shards: silent,
+            refused_connections: self.refused.get(),
+            refused_commands: self.outbox.refused(),
+        };
+        control_metrics::add(&mut exposition, &state, &self.facts, bounds);
         process::add(&mut exposition);
         exposition.render()
     }

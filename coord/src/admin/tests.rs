@@ -16,9 +16,10 @@ const APPENDS: MetricName =
     MetricName { name: "kaas_appends_total", help: "Batches appended.", kind: MetricKind::Counter };
 
 /// An admin endpoint in front of two shards, of which only the first one runs.
-fn admin() -> (Rc<Admin>, Rc<RefCell<ClusterState>>) {
+fn admin() -> (Rc<Admin>, Rc<RefCell<ClusterState>>, watch::Sender<bool>) {
     let broker = BrokerView { id: BrokerId(1), rack: None, fenced: false, listeners: Vec::new() };
-    let (ControlLink { commands, view, .. }, mut links) = link(2, Arc::new(ClusterView::empty("c1".into(), broker)));
+    let (ControlLink { commands, view, stopping, .. }, mut links) =
+        link(2, Arc::new(ClusterView::empty("c1".into(), broker)));
     links.truncate(1);
     let ShardLink { commands: mut receiver, .. } = links.remove(0);
     tokio::task::spawn_local(async move {
@@ -31,7 +32,9 @@ fn admin() -> (Rc<Admin>, Rc<RefCell<ClusterState>>) {
     });
     let state = Rc::new(RefCell::new(ClusterState::new(view)));
     let facts = Facts { version: "1.2.3", mode: "standalone", started: std::time::Instant::now() };
-    (Rc::new(Admin::new(Rc::clone(&state), commands, facts)), state)
+    let outbox = Rc::new(Outbox::start(&commands));
+    let admin = Admin::new(Rc::clone(&state), commands, outbox, stopping.subscribe(), facts);
+    (Rc::new(admin), state, stopping)
 }
 
 async fn listen(admin: Rc<Admin>) -> SocketAddr {
@@ -53,7 +56,7 @@ async fn request(address: SocketAddr, line: &str) -> String {
 async fn the_three_pages_and_nothing_else() {
     LocalSet::new()
         .run_until(async {
-            let (admin, state) = admin();
+            let (admin, state, stopping) = admin();
             let address = listen(admin).await;
 
             let metrics = request(address, "GET /metrics").await;
@@ -84,6 +87,9 @@ async fn the_three_pages_and_nothing_else() {
             assert!(health.contains("\"status\":\"degraded\""), "{health}");
             assert!(health.contains("{\"coordinatorSlot\":49,\"reason\":\"no manifest\"}"), "{health}");
 
+            stopping.send_replace(true);
+            assert!(request(address, "GET /readyz").await.starts_with("HTTP/1.1 503"), "stopping");
+
             assert!(request(address, "GET /").await.starts_with("HTTP/1.1 404"));
             assert!(request(address, "POST /metrics").await.starts_with("HTTP/1.1 405"));
         })
@@ -94,7 +100,7 @@ async fn the_three_pages_and_nothing_else() {
 async fn connections_are_bounded() {
     LocalSet::new()
         .run_until(async {
-            let (admin, _state) = admin();
+            let (admin, _state, _stopping) = admin();
             let address = listen(Rc::clone(&admin)).await;
             let mut held = Vec::new();
             for _ in 0..MAX_CONNECTIONS {
