@@ -94,6 +94,21 @@ impl AlignedBuffer {
         self.length = self.length.min(length);
     }
 
+    /// Where the kernel may write behind the content, and how much.
+    pub(super) fn spare(&mut self) -> (*mut u8, usize) {
+        // SAFETY: the length is at most the capacity.
+        (unsafe { self.pointer.as_ptr().add(self.length) }, self.remaining())
+    }
+
+    /// Says that so many bytes were written to [`Self::spare`].
+    ///
+    /// # Safety
+    /// They were.
+    pub(super) unsafe fn advance(&mut self, bytes: usize) {
+        assert!(bytes <= self.remaining(), "{bytes} bytes into {}", self.remaining());
+        self.length += bytes;
+    }
+
     /// The content, shared and without a copy. The allocation is freed with the last clone.
     #[must_use]
     pub fn freeze(self) -> Bytes {

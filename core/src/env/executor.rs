@@ -6,9 +6,10 @@ use std::future::Future;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use glommio::{Latency, Shares, TaskQueueHandle};
+use glommio::{ExecutorJoinHandle, Latency, LocalExecutorBuilder, Placement, PoolPlacement, Shares, TaskQueueHandle};
 use kaas_proto::types::TimestampMs;
 
+use super::helper::HELPER_THREADS;
 use super::{MonotonicTime, TaskClass};
 
 /// How long a latency task waits at most while another queue runs, if every task yields when asked to.
@@ -17,6 +18,57 @@ const LATENCY_GOAL: Duration = Duration::from_millis(1);
 /// Of a thousand shares, what background work may take while clients wait.
 const LATENCY_SHARES: usize = 1000;
 const BACKGROUND_SHARES: usize = 50;
+
+/// How long a task may run before others of its shard get their turn, if it yields.
+const PREEMPT_INTERVAL: Duration = Duration::from_millis(1);
+
+/// How long an executor sleeps at most.
+const LONGEST_SLEEP: Duration = Duration::from_millis(5);
+
+/// glommio's own buffers: only its sockets would use them. Its default is 10 MiB.
+const IO_MEMORY_BYTES: usize = 64 << 10;
+
+/// Locked memory that one executor needs for its rings.
+pub const MEMLOCK_BYTES_PER_EXECUTOR: u64 = 512 << 10;
+
+/// Starts a thread with an executor and runs `main` on it.
+///
+/// The thread is pinned to `cpu`; without one it runs where the scheduler likes. Joining the handle returns the errors of
+/// the executor, such as too little locked memory.
+///
+/// # Errors
+/// When no thread can be started, or the processor does not exist.
+pub fn spawn_shard<F, T>(
+    name: &str,
+    cpu: Option<usize>,
+    main: impl FnOnce() -> F + Send + 'static,
+) -> glommio::Result<ExecutorJoinHandle<T>, ()>
+where
+    F: Future<Output = T> + 'static,
+    T: Send + 'static,
+{
+    let main = async move || {
+        glommio::spawn_local(stay_awake()).detach();
+        main().await
+    };
+    LocalExecutorBuilder::new(cpu.map_or(Placement::Unbound, Placement::Fixed))
+        .name(name)
+        .preempt_timer(PREEMPT_INTERVAL)
+        .io_memory(IO_MEMORY_BYTES)
+        .blocking_thread_pool_placement(PoolPlacement::Unbound(HELPER_THREADS))
+        .spawn(main)
+}
+
+/// Wakes the executor now and then.
+///
+/// glommio 0.9 (and its fork, up to 0.12) goes to sleep although tasks are ready if its preemption timer fires before the
+/// first of them got its turn, which takes no more than a thread that loses its processor for a millisecond. Only the
+/// next event wakes it up again: this one is never far away.
+async fn stay_awake() {
+    loop {
+        glommio::timer::sleep(LONGEST_SLEEP).await;
+    }
+}
 
 /// The task queues of one shard. Shard-local: create it inside the executor that it is used in.
 #[derive(Clone, Copy, Debug)]

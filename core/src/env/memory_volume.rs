@@ -406,65 +406,6 @@ mod tests {
     }
 
     #[test]
-    fn names_behave_as_on_a_file_system() {
-        block_on(async {
-            let volume = MemoryVolume::default();
-            assert_eq!(kind(volume.write(path("a/b"), vec![]).await), ErrorKind::NotFound);
-            volume.create_directories(path("a/c")).await.unwrap();
-            volume.create_directories(path("a/c")).await.unwrap();
-            volume.write(path("a/b"), b"one".to_vec()).await.unwrap();
-            volume.write(path("a/b"), b"2".to_vec()).await.unwrap();
-            assert_eq!(volume.read(path("a/b"), 1).await.unwrap(), b"2");
-            assert_eq!(kind(volume.read(path("a/b"), 0).await), ErrorKind::FileTooLarge);
-            volume.overwrite(path("a/b"), b"x".to_vec()).await.unwrap();
-            assert_eq!(volume.size(path("a/b")).await.unwrap(), 1);
-            assert_eq!(kind(volume.overwrite(path("a/none"), vec![]).await), ErrorKind::NotFound);
-            assert_eq!(kind(volume.list(path("a/b")).await), ErrorKind::NotADirectory);
-            assert_eq!(kind(volume.remove_directory(path("a")).await), ErrorKind::DirectoryNotEmpty);
-            assert_eq!(kind(volume.unlink(path("a/c")).await), ErrorKind::IsADirectory);
-            volume.rename(path("a/b"), path("a/d")).await.unwrap();
-            let names: Vec<_> = volume.list(path("a")).await.unwrap().into_iter().map(|e| (e.name, e.kind)).collect();
-            assert_eq!(names, [("c".into(), EntryKind::Directory), ("d".into(), EntryKind::File)]);
-            assert_eq!(kind(volume.rename(path("a/d"), path("d")).await), ErrorKind::InvalidInput);
-            volume.remove_directory(path("a/c")).await.unwrap();
-            volume.unlink(path("a/d")).await.unwrap();
-            assert_eq!(kind(volume.read(path("a/d"), 1).await), ErrorKind::NotFound);
-            volume.sync_directory(path("a")).await.unwrap();
-        });
-    }
-
-    #[test]
-    fn files_take_blocks_and_survive_their_name() {
-        block_on(async {
-            let volume = MemoryVolume::default();
-            let file = volume.open(path("f"), OpenMode::CreateNew).await.unwrap();
-            assert_eq!(kind(volume.open(path("f"), OpenMode::CreateNew).await), ErrorKind::AlreadyExists);
-            file.write_at(4096, block(7)).await.unwrap();
-            assert_eq!(kind(file.write_at(1, block(7)).await), ErrorKind::InvalidInput);
-            assert_eq!(kind(file.write_at(0, Bytes::from_static(b"short")).await), ErrorKind::InvalidInput);
-            volume.unlink(path("f")).await.unwrap();
-            let content = file.read_at(0, 1 << 20).await.unwrap();
-            assert_eq!((content.len(), content[4095], content[4096]), (8192, 0, 7));
-            file.truncate(4097).await.unwrap();
-            assert_eq!(file.read_at(4096, 10).await.unwrap(), [7_u8][..]);
-            assert!(file.read_at(8192, 10).await.unwrap().is_empty());
-            assert_eq!(kind(file.read_at(1, 10).await), ErrorKind::InvalidInput);
-            file.close().await.unwrap();
-        });
-    }
-
-    #[test]
-    fn files_opened_for_reading_are_not_written() {
-        block_on(async {
-            let volume = MemoryVolume::default();
-            volume.write(path("f"), vec![]).await.unwrap();
-            let file = volume.open(path("f"), OpenMode::Read).await.unwrap();
-            assert_eq!(kind(file.write_at(0, block(1)).await), ErrorKind::PermissionDenied);
-            assert_eq!(kind(file.truncate(0).await), ErrorKind::PermissionDenied);
-        });
-    }
-
-    #[test]
     fn a_full_volume_heals() {
         block_on(async {
             let volume = MemoryVolume::default();

@@ -13,10 +13,18 @@ use kaas_proto::types::TimestampMs;
 
 mod atomic_write;
 mod buffer;
+#[cfg(test)]
+mod conformance;
 pub mod executor;
+mod helper;
 pub mod memory;
 mod memory_volume;
 mod path;
+mod ring;
+mod ring_operations;
+mod ring_slots;
+pub mod uring;
+mod uring_volume;
 pub mod virtual_time;
 
 pub use atomic_write::write_atomically;
