@@ -8,5 +8,6 @@ pub mod kafka;
 pub mod layout;
 pub mod metrics;
 pub mod record;
+pub mod topic_name;
 pub mod types;
 pub mod view;
