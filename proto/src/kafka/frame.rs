@@ -26,6 +26,17 @@ impl Frame {
         })
     }
 
+    /// Encodes a response in a version that Kafka has removed. Its fields are still declared with their versions; what a
+    /// client of that age can read is up to the caller.
+    #[must_use]
+    pub fn response_in_removed_version<M: Message>(version: i16, correlation_id: i32, body: &M) -> Self {
+        Self::build(|writer| {
+            ResponseHeader { correlation_id }.write(writer, false);
+            writer.set_version(version, false);
+            body.write(writer, false);
+        })
+    }
+
     /// Encodes a request, for clients.
     #[must_use]
     pub fn request<R: Request>(version: i16, correlation_id: i32, client_id: Option<KafkaString>, body: &R) -> Self {

@@ -1,0 +1,107 @@
+//! What a connection is doing and since when, so that one task per shard can find those that do nothing.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use kaas_core::env::MonotonicTime;
+
+use crate::close_reason::CloseReason;
+use crate::limits::Limits;
+
+/// Shard-local; written by the connection, read by the sweep.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    /// Inside a request, waiting for more of it.
+    receiving: Cell<bool>,
+    /// Inside a response, waiting for the client to read it.
+    sending: Cell<bool>,
+    /// Requests that are read and not answered.
+    requests: Cell<usize>,
+    received_at: Cell<MonotonicTime>,
+    sent_at: Cell<MonotonicTime>,
+}
+
+impl Activity {
+    pub(crate) fn new(now: MonotonicTime) -> Self {
+        Self {
+            receiving: Cell::new(false),
+            sending: Cell::new(false),
+            requests: Cell::new(0),
+            received_at: Cell::new(now),
+            sent_at: Cell::new(now),
+        }
+    }
+
+    /// Waits for bytes from now on, within a request or between two.
+    pub(crate) fn receive(&self, now: MonotonicTime, within_request: bool) {
+        self.receiving.set(within_request);
+        self.received_at.set(now);
+    }
+
+    /// Does not wait for the client, but for something of ours.
+    pub(crate) fn pause(&self) {
+        self.receiving.set(false);
+    }
+
+    /// Waits for room in the socket from now on, or no longer.
+    pub(crate) fn send(&self, now: MonotonicTime, unsent: bool) {
+        self.sending.set(unsent);
+        self.sent_at.set(now);
+    }
+
+    pub(crate) fn set_requests(&self, requests: usize) {
+        self.requests.set(requests);
+    }
+
+    /// Why the connection should end now, if it should.
+    pub(crate) fn overdue(&self, now: MonotonicTime, limits: &Limits) -> Option<CloseReason> {
+        let since = |point: &Cell<MonotonicTime>| Duration::from_nanos(now.0.saturating_sub(point.get().0));
+        if self.sending.get() && since(&self.sent_at) > limits.send_timeout {
+            return Some(CloseReason::SlowReader);
+        }
+        if self.receiving.get() && since(&self.received_at) > limits.receive_timeout {
+            return Some(CloseReason::HalfRequest);
+        }
+        let last = since(&self.received_at).min(since(&self.sent_at));
+        let idle = self.requests.get() == 0 && limits.connection_idle.is_some_and(|most| last > most);
+        idle.then_some(CloseReason::Idle)
+    }
+}
+
+/// How often to look: a timeout is exceeded by a quarter at most.
+pub(crate) fn sweep_interval(limits: &Limits) -> Duration {
+    let shortest = limits.send_timeout.min(limits.receive_timeout);
+    (limits.connection_idle.map_or(shortest, |idle| idle.min(shortest)) / 4).max(Duration::from_millis(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use kaas_proto::config::broker::BrokerConfig;
+
+    use super::*;
+
+    fn second(n: u64) -> MonotonicTime {
+        MonotonicTime(n * 1_000_000_000)
+    }
+
+    #[test]
+    fn each_kind_of_waiting_has_its_own_limit() {
+        let limits = Limits::of(&BrokerConfig::default());
+        let activity = Activity::new(second(0));
+        assert_eq!(activity.overdue(second(600), &limits), None);
+        assert_eq!(activity.overdue(second(601), &limits), Some(CloseReason::Idle));
+        activity.set_requests(1);
+        assert_eq!(activity.overdue(second(10_000), &limits), None, "a long poll or a rebalance");
+        activity.receive(second(10_000), true);
+        assert_eq!(activity.overdue(second(10_031), &limits), Some(CloseReason::HalfRequest));
+        activity.pause();
+        assert_eq!(activity.overdue(second(10_031), &limits), None, "waiting for memory");
+        activity.send(second(10_031), true);
+        assert_eq!(activity.overdue(second(10_062), &limits), Some(CloseReason::SlowReader));
+        activity.send(second(10_062), false);
+        activity.set_requests(0);
+        assert_eq!(activity.overdue(second(10_662), &limits), None);
+        assert_eq!(activity.overdue(second(10_663), &limits), Some(CloseReason::Idle));
+        assert_eq!(sweep_interval(&limits), Duration::from_millis(7500));
+    }
+}

@@ -1,0 +1,101 @@
+//! From a frame to the handler of its API, by the one table of APIs.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use kaas_proto::for_each_api;
+use kaas_proto::kafka::messages::*;
+use kaas_proto::kafka::{ApiKey, DecodeError, Frame, FrameError, RequestFrame};
+
+use crate::close_reason::CloseReason;
+use crate::context::{Call, Client, Handle, ShardContext};
+use crate::handlers::{api_versions, produce};
+use crate::in_flight::{Reply, ReplyFuture, RequestKind};
+
+/// SaslHandshake and SaslAuthenticate.
+const SASL_KEYS: [i16; 2] = [17, 36];
+
+/// A request that was taken from its connection.
+pub(crate) struct Begun {
+    pub(crate) reply: ReplyFuture,
+    /// `None`: nothing that we serve.
+    pub(crate) request: Option<RequestKind>,
+    /// Nothing more may be read of the connection.
+    pub(crate) end: Option<CloseReason>,
+}
+
+/// Takes a request: carries out the ordered stage of Produce, which may wait for room in a shard's queue, and leaves all
+/// else to the future that makes the reply.
+pub(crate) async fn begin(frame: Bytes, shard: &Rc<ShardContext>, client: &Rc<Client>) -> Begun {
+    let frame = match RequestFrame::parse(frame.clone()) {
+        Ok(frame) => frame,
+        Err(error) => return refuse(error, frame),
+    };
+    let kind = RequestKind { api: frame.api, version: frame.version };
+    let call = Call::new(Rc::clone(shard), Rc::clone(client), frame.version, frame.client_id.clone());
+    let (reply, end) = by_api(call, frame).await;
+    Begun { reply, request: Some(kind), end }
+}
+
+/// Whoever sends what we do not serve learns of it in a form that it can read, if there is one.
+fn refuse(error: FrameError, frame: Bytes) -> Begun {
+    let reason = match error {
+        FrameError::Header(error) => CloseReason::Header(error),
+        FrameError::UnknownApi { key, .. } if SASL_KEYS.contains(&key) => CloseReason::Sasl,
+        FrameError::UnknownApi { key, version, .. } => CloseReason::UnknownApi { key, version },
+        FrameError::UnsupportedVersion { api, version, correlation_id } => {
+            let readable = match api.key {
+                // Version 0 of the response is what every client can read; it then asks again (KIP-511).
+                ApiKey::ApiVersions => Some(Frame::response(api, 0, correlation_id, &api_versions::unsupported())),
+                ApiKey::Produce => produce::refuse_version(frame, version, correlation_id),
+                _ => None,
+            };
+            if let Some(frame) = readable {
+                let reply = Reply { frame: Some(frame), ..Reply::default() };
+                return Begun { reply: Box::pin(async { reply }), request: None, end: None };
+            }
+            CloseReason::UnsupportedVersion { api, version }
+        }
+    };
+    let (reply, end) = close(reason);
+    Begun { reply, request: None, end }
+}
+
+fn unreadable(frame: &RequestFrame, error: DecodeError) -> CloseReason {
+    CloseReason::Request { api: frame.api, version: frame.version, error }
+}
+
+macro_rules! by_key {
+    (
+        Produce = $produce:literal, ProduceRequest, ProduceResponse, $served:literal..=$last:literal, advertised $first:literal;
+        $($name:ident = $key:literal, $request:ident, $response:ident, $min:literal..=$max:literal, advertised $advertised:literal;)*
+    ) => {
+        async fn by_api(call: Call, frame: RequestFrame) -> (ReplyFuture, Option<CloseReason>) {
+            match frame.api.key {
+                ApiKey::Produce => match frame.decode() {
+                    Ok(request) => produce::begin(request, call, frame).await,
+                    Err(error) => close(unreadable(&frame, error)),
+                },
+                $(ApiKey::$name => (Box::pin(answer::<$request>(call, frame)), None),)*
+            }
+        }
+    };
+}
+
+for_each_api!(by_key);
+
+/// Answers nothing and ends the connection behind what was read before.
+fn close(reason: CloseReason) -> (ReplyFuture, Option<CloseReason>) {
+    let reply = Reply { close: Some(reason.clone()), ..Reply::default() };
+    (Box::pin(async { reply }), Some(reason))
+}
+
+async fn answer<R: Handle>(call: Call, frame: RequestFrame) -> Reply {
+    match frame.decode::<R>() {
+        Ok(request) => {
+            let response = request.handle(&call).await;
+            Reply { frame: Some(frame.respond(&response)), lease: call.take_lease(), close: None }
+        }
+        Err(error) => Reply { close: Some(unreadable(&frame, error)), ..Reply::default() },
+    }
+}

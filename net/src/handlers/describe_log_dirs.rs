@@ -1,0 +1,57 @@
+//! DescribeLogDirs 1–4: the sizes of the partitions that this broker leads. Null topics mean all.
+//!
+//! Differences from Kafka: there is one directory, the volume. Only partitions that are led here are listed: a shared
+//! volume holds those of all brokers. Total and usable bytes (from version 4 on) are unknown, -1.
+
+use std::collections::{BTreeMap, HashSet};
+
+use kaas_core::shard::operation::{DescribePartitions, ShardOperation};
+use kaas_proto::control::PartitionSize;
+use kaas_proto::kafka::messages::describe_log_dirs::{
+    DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse, DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+};
+use kaas_proto::kafka::KafkaString;
+use kaas_proto::types::PartitionIndex;
+
+use crate::context::{Call, Handle};
+
+/// Shown where there is no data directory: local-dev mode.
+const MEMORY: &str = "memory";
+
+impl Handle for DescribeLogDirsRequest {
+    async fn handle(self, call: &Call) -> DescribeLogDirsResponse {
+        let wanted: Option<HashSet<(KafkaString, PartitionIndex)>> = self.topics.map(|topics| {
+            let named = |index, name: &KafkaString| (name.clone(), index);
+            let all = topics.iter().flat_map(|topic| topic.partitions.iter().map(|one| named(*one, &topic.topic)));
+            all.collect()
+        });
+        let describe = |reply| ShardOperation::DescribePartitions(DescribePartitions { reply });
+        let view = call.view();
+        let mut topics: BTreeMap<&str, Vec<DescribeLogDirsPartition>> = BTreeMap::new();
+        for size in call.shard.router.ask_all(describe).await.into_iter().flatten() {
+            let Some(topic) = view.topic_by_id(size.partition.topic_id) else { continue };
+            let name = KafkaString::from(&*topic.name);
+            if wanted.as_ref().is_none_or(|wanted| wanted.contains(&(name, size.partition.partition))) {
+                topics.entry(&topic.name).or_default().push(partition(size));
+            }
+        }
+        let topics = topics.into_iter().map(|(name, mut partitions)| {
+            partitions.sort_by_key(|partition| partition.partition_index);
+            DescribeLogDirsTopic { name: name.into(), partitions }
+        });
+        let directory = call.shard.config.entries().into_iter().find(|entry| entry.definition.name == "log.dirs");
+        let log_dir = directory.and_then(|entry| entry.value).unwrap_or_else(|| MEMORY.to_owned());
+        let result =
+            DescribeLogDirsResult { log_dir: log_dir.into(), topics: topics.collect(), ..Default::default() };
+        DescribeLogDirsResponse { results: vec![result], ..Default::default() }
+    }
+}
+
+fn partition(size: PartitionSize) -> DescribeLogDirsPartition {
+    DescribeLogDirsPartition {
+        partition_index: size.partition.partition,
+        partition_size: i64::try_from(size.bytes).unwrap_or(i64::MAX),
+        ..Default::default()
+    }
+}
