@@ -54,7 +54,11 @@ impl From<ErrorCode> for Elsewhere {
 }
 
 /// The partition, if this broker leads it.
-pub(crate) fn led_here(view: &ClusterView, topic: &TopicView, index: PartitionIndex) -> Result<PartitionKey, Elsewhere> {
+pub(crate) fn led_here(
+    view: &ClusterView,
+    topic: &TopicView,
+    index: PartitionIndex,
+) -> Result<PartitionKey, Elsewhere> {
     let partition = topic.partition(index).ok_or(ErrorCode::UnknownTopicOrPartition)?;
     match partition.leader {
         Some(leader) if leader == view.self_id => Ok(PartitionKey { topic_id: topic.id, partition: index }),
@@ -145,6 +149,10 @@ pub(crate) fn alive_endpoints(view: &ClusterView, client: &Client) -> Vec<Endpoi
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+    use std::collections::BTreeMap;
+
+    use kaas_proto::config::broker::BrokerConfig;
+    use kaas_proto::config::topic::TopicConfig;
     use kaas_proto::view::ListenerAddress;
 
     use super::*;
@@ -181,7 +189,7 @@ mod tests {
             name: "t".into(),
             id: TopicId([1; 16]),
             internal: false,
-            config: Arc::default(),
+            config: Arc::new(TopicConfig::resolve(&BrokerConfig::default(), &BTreeMap::new()).unwrap()),
             partitions: vec![led(Some(1)), led(Some(2)), led(None)],
         };
         let at = |index| led_here(&view, &topic, PartitionIndex(index));

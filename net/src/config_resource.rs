@@ -105,11 +105,7 @@ fn check(
     Ok(change)
 }
 
-async fn apply(
-    call: &Call,
-    topics: Vec<(Arc<str>, ConfigChange)>,
-    validate_only: bool,
-) -> Vec<Result<(), Refusal>> {
+async fn apply(call: &Call, topics: Vec<(Arc<str>, ConfigChange)>, validate_only: bool) -> Vec<Result<(), Refusal>> {
     if topics.is_empty() {
         return vec![];
     }

@@ -32,7 +32,7 @@ pub(crate) async fn submit<R>(
     }
     let (reply, answer) = oneshot::channel();
     let router = &call.shard.router;
-    router.submit(router.slot_owner(slot), ShardOperation::Group(operation(reply))).await;
+    router.submit(router.slot_owner(slot), ShardOperation::Group(Box::new(operation(reply)))).await;
     Answer(Ok(answer))
 }
 

@@ -64,7 +64,8 @@ impl Server {
             closed: tokio::sync::Notify::new(),
         });
         let listeners = listeners.into_iter().map(ShardListener::new);
-        let accepting: Vec<_> = listeners.map(|listener| glommio::spawn_local(running.clone().accept(listener))).collect();
+        let accepting: Vec<_> =
+            listeners.map(|listener| glommio::spawn_local(running.clone().accept(listener))).collect();
         let sweeping = glommio::spawn_local(running.clone().sweep());
         running.context.stopping().await;
         for task in accepting {
@@ -183,7 +184,10 @@ fn describe(bound: Bound) -> &'static str {
 pub struct ConnectionCounter {
     open: AtomicUsize,
     /// Used only if there is a limit per address.
-    #[expect(clippy::disallowed_types, reason = "held for one look-up when a connection opens or closes, no shard waits")]
+    #[expect(
+        clippy::disallowed_types,
+        reason = "held for one look-up when a connection opens or closes, no shard waits"
+    )]
     by_ip: std::sync::Mutex<HashMap<IpAddr, usize>>,
 }
 
@@ -213,7 +217,6 @@ impl ConnectionCounter {
         Ok(admission)
     }
 
-    #[expect(clippy::disallowed_types, reason = "as above")]
     fn by_ip(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, usize>> {
         self.by_ip.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }

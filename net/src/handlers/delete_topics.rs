@@ -94,9 +94,7 @@ async fn delete(call: &Call, topics: Vec<TopicName>, timeout_ms: i32) -> Vec<Res
     let count = topics.len();
     let request = |reply| ControlRequest::DeleteTopics { topics, reply };
     match call.shard.ask_control(admin_timeout(timeout_ms), request).await {
-        Ok(results) => {
-            results.into_iter().map(|result| result.outcome.map(|_| ()).map_err(Refusal::from)).collect()
-        }
+        Ok(results) => results.into_iter().map(|result| result.outcome.map(|_| ()).map_err(Refusal::from)).collect(),
         Err(silence) => vec![Err(silence.into()); count],
     }
 }

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, HashSet};
 
 use kaas_core::shard::operation::{DescribePartitions, ShardOperation};
 use kaas_proto::control::PartitionSize;
+use kaas_proto::kafka::KafkaString;
 use kaas_proto::kafka::messages::describe_log_dirs::{
     DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse, DescribeLogDirsResult,
     DescribeLogDirsTopic,
 };
-use kaas_proto::kafka::KafkaString;
 use kaas_proto::types::PartitionIndex;
 
 use crate::context::{Call, Handle};
@@ -42,8 +42,7 @@ impl Handle for DescribeLogDirsRequest {
         });
         let directory = call.shard.config.entries().into_iter().find(|entry| entry.definition.name == "log.dirs");
         let log_dir = directory.and_then(|entry| entry.value).unwrap_or_else(|| MEMORY.to_owned());
-        let result =
-            DescribeLogDirsResult { log_dir: log_dir.into(), topics: topics.collect(), ..Default::default() };
+        let result = DescribeLogDirsResult { log_dir: log_dir.into(), topics: topics.collect(), ..Default::default() };
         DescribeLogDirsResponse { results: vec![result], ..Default::default() }
     }
 }

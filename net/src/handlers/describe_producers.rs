@@ -13,9 +13,10 @@ use crate::leaders::{self, Asked};
 
 impl Handle for DescribeProducersRequest {
     async fn handle(self, call: &Call) -> DescribeProducersResponse {
-        let questions = self.topics.iter().flat_map(|topic| {
-            topic.partition_indexes.iter().map(|index| Asked::by_name(&topic.name, *index, ()))
-        });
+        let questions = self
+            .topics
+            .iter()
+            .flat_map(|topic| topic.partition_indexes.iter().map(|index| Asked::by_name(&topic.name, *index, ())));
         let operation = |partitions: Vec<(_, ())>, reply| {
             let partitions = partitions.into_iter().map(|(partition, ())| partition).collect();
             ShardOperation::DescribeProducers(DescribeProducers { partitions, reply })

@@ -346,9 +346,8 @@ fn response(call: &Call, begun: &Begun, rows: Vec<PartitionData>) -> FetchRespon
         responses.last_mut().expect("a topic was pushed").partitions.push(row);
     }
     let node_endpoints = cluster::endpoints_of(&call.view(), leaders, &call.client).into_iter();
-    let node_endpoints = node_endpoints
-        .map(|at| NodeEndpoint { node_id: at.id, host: at.host, port: at.port, rack: at.rack })
-        .collect();
+    let node_endpoints =
+        node_endpoints.map(|at| NodeEndpoint { node_id: at.id, host: at.host, port: at.port, rack: at.rack }).collect();
     FetchResponse { session_id: begun.session_id, responses, node_endpoints, ..Default::default() }
 }
 

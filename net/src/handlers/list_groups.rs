@@ -9,7 +9,7 @@ use crate::context::{Call, Handle};
 
 impl Handle for ListGroupsRequest {
     async fn handle(self, call: &Call) -> ListGroupsResponse {
-        let list = |reply| ShardOperation::Group(GroupOperation::List { request: self.clone(), reply });
+        let list = |reply| ShardOperation::Group(Box::new(GroupOperation::List { request: self.clone(), reply }));
         let mut response = ListGroupsResponse::default();
         for answer in call.shard.router.ask_all(list).await {
             match answer {

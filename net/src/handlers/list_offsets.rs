@@ -70,9 +70,7 @@ impl Handle for ListOffsetsRequest {
         let mut answer = |index, row: Row| {
             let found = match row {
                 Row::Done(code) => Err(code),
-                Row::Asked => {
-                    answers.next().expect("one answer per question").map_err(|refusal: Refusal| refusal.code)
-                }
+                Row::Asked => answers.next().expect("one answer per question").map_err(|refusal: Refusal| refusal.code),
             };
             partition_response(index, found)
         };

@@ -59,12 +59,8 @@ impl Handle for MetadataRequest {
                 .collect(),
         };
         let brokers = cluster::alive_endpoints(&view, &call.client).into_iter();
-        let brokers = brokers.map(|at| MetadataResponseBroker {
-            node_id: at.id,
-            host: at.host,
-            port: at.port,
-            rack: at.rack,
-        });
+        let brokers =
+            brokers.map(|at| MetadataResponseBroker { node_id: at.id, host: at.host, port: at.port, rack: at.rack });
         MetadataResponse {
             brokers: brokers.collect(),
             cluster_id: Some(KafkaString::from(&*view.cluster_id)),

@@ -82,8 +82,9 @@ impl Handle for OffsetCommitRequest {
 }
 
 fn by_partition(answer: &OffsetCommitResponse) -> HashMap<(TopicId, PartitionIndex), ErrorCode> {
-    let rows = answer.topics.iter().flat_map(|topic| {
-        topic.partitions.iter().map(|one| ((topic.topic_id, one.partition_index), one.error_code))
-    });
+    let rows = answer
+        .topics
+        .iter()
+        .flat_map(|topic| topic.partitions.iter().map(|one| ((topic.topic_id, one.partition_index), one.error_code)));
     rows.collect()
 }

@@ -2,11 +2,11 @@
 //! not exist are answered here; the rest by the coordinator. As in Kafka.
 
 use kaas_core::shard::operation::GroupOperation;
+use kaas_proto::kafka::ErrorCode;
 use kaas_proto::kafka::messages::offset_delete::{
     OffsetDeleteRequest, OffsetDeleteRequestTopic, OffsetDeleteResponse, OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 };
-use kaas_proto::kafka::ErrorCode;
 
 use crate::context::{Call, Handle};
 use crate::coordinator;

@@ -63,13 +63,12 @@ impl Handle for OffsetFetchRequest {
 /// The one group of versions below 8, in the form of later ones.
 fn only_group(request: &OffsetFetchRequest) -> OffsetFetchRequestGroup {
     let topics = request.topics.as_ref().map(|topics| {
-        let topic = |topic: &kaas_proto::kafka::messages::offset_fetch::OffsetFetchRequestTopic| {
-            OffsetFetchRequestTopics {
+        let topic =
+            |topic: &kaas_proto::kafka::messages::offset_fetch::OffsetFetchRequestTopic| OffsetFetchRequestTopics {
                 name: topic.name.clone(),
                 partition_indexes: topic.partition_indexes.clone(),
                 ..Default::default()
-            }
-        };
+            };
         topics.iter().map(topic).collect()
     });
     OffsetFetchRequestGroup { group_id: request.group_id.clone(), topics, ..Default::default() }
@@ -85,9 +84,10 @@ type Question = (Option<Vec<Asked>>, KafkaString, Answer<OffsetFetchResponseGrou
 
 async fn ask(mut group: OffsetFetchRequestGroup, require_stable: bool, call: &Call) -> Question {
     let view = call.view();
-    let asked = group.topics.take().map(|topics| {
-        topics.into_iter().map(|topic| resolve(topic, &view, call.version)).collect::<Vec<Asked>>()
-    });
+    let asked = group
+        .topics
+        .take()
+        .map(|topics| topics.into_iter().map(|topic| resolve(topic, &view, call.version)).collect::<Vec<Asked>>());
     group.topics = asked.as_ref().map(|asked| {
         let known = asked.iter().filter_map(|Asked { topic, found }| {
             let topic_id = *found.as_ref().ok()?;

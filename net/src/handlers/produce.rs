@@ -211,8 +211,8 @@ fn check(
 
 fn check_batch(partition: PartitionKey, records: Records, version: i16) -> Result<ProduceBatch, Refused> {
     let bytes = records.into_bytes();
-    let batch = RecordBatchView::read_produced(&bytes)
-        .map_err(|error| Refused::new(error.error_code(), error.to_string()))?;
+    let batch =
+        RecordBatchView::read_produced(&bytes).map_err(|error| Refused::new(error.error_code(), error.to_string()))?;
     if version < ZSTD && batch.compression() == Ok(Compression::Zstd) {
         let message = format!("zstd needs Produce {ZSTD} or later, this is {version}");
         return Err(Refused::new(ErrorCode::UnsupportedCompressionType, message));
@@ -253,9 +253,8 @@ fn response(topics: Vec<Topic>, call: &Call) -> ProduceResponse {
         responses.push(TopicProduceResponse { name, topic_id: id, partition_responses: rows.collect() });
     }
     let node_endpoints = cluster::endpoints_of(&call.view(), leaders, &call.client).into_iter();
-    let node_endpoints = node_endpoints
-        .map(|at| NodeEndpoint { node_id: at.id, host: at.host, port: at.port, rack: at.rack })
-        .collect();
+    let node_endpoints =
+        node_endpoints.map(|at| NodeEndpoint { node_id: at.id, host: at.host, port: at.port, rack: at.rack }).collect();
     ProduceResponse { responses, node_endpoints, ..Default::default() }
 }
 
@@ -270,10 +269,8 @@ fn appended_row(Appended { base_offset, log_append_time, log_start_offset }: App
 
 fn refused_row(Refused { code, message, record, leader }: Refused) -> PartitionProduceResponse {
     let message = KafkaString::from(message);
-    let error_of = |batch_index| BatchIndexAndErrorMessage {
-        batch_index,
-        batch_index_error_message: Some(message.clone()),
-    };
+    let error_of =
+        |batch_index| BatchIndexAndErrorMessage { batch_index, batch_index_error_message: Some(message.clone()) };
     let at = |leader: Leader| LeaderIdAndEpoch { leader_id: leader.id, leader_epoch: leader.epoch };
     PartitionProduceResponse {
         error_code: code,
@@ -296,7 +293,8 @@ pub(crate) fn refuse_version(frame: Bytes, version: i16, correlation_id: i32) ->
     header.read_rest(&mut reader, false).ok()?;
     let request = ProduceRequest::read(&mut reader, false).ok()?;
     let refused = Refused::new(ErrorCode::UnsupportedVersion, "this version of Produce is gone");
-    let row = |data: PartitionProduceData| PartitionProduceResponse { index: data.index, ..refused_row(refused.clone()) };
+    let row =
+        |data: PartitionProduceData| PartitionProduceResponse { index: data.index, ..refused_row(refused.clone()) };
     let responses = request.topic_data.into_iter().map(|topic| TopicProduceResponse {
         name: topic.name,
         partition_responses: topic.partition_data.into_iter().map(row).collect(),
