@@ -11,5 +11,6 @@ pub mod env;
 pub mod format;
 pub mod group;
 pub mod log;
+pub mod metrics;
 pub mod partition;
 pub mod shard;

@@ -3,6 +3,7 @@
 //! Shard-local: none of these types leaves the thread that made it. Production is `uring`; local-dev mode and fast
 //! tests run on [`memory`].
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::Path;
@@ -48,7 +49,7 @@ pub enum TaskClass {
 }
 
 /// What a shard needs from outside. Cheap to clone; clones share everything.
-pub trait Env: Clone + 'static {
+pub trait Env: Clone + fmt::Debug + 'static {
     type Volume: Volume;
 
     fn volume(&self) -> &Self::Volume;
@@ -141,7 +142,7 @@ pub trait Volume: Clone + 'static {
 }
 
 /// An open file with direct access. Closed when dropped, in the background, or by [`VolumeFile::close`].
-pub trait VolumeFile: 'static {
+pub trait VolumeFile: fmt::Debug + 'static {
     /// Writes whole blocks; they are on stable storage when this returns `Ok`. After an error nothing is known: the
     /// bytes may still land later.
     ///

@@ -76,9 +76,9 @@ impl Inventory {
         let dead = |file: &PartitionFile| match *file {
             _ if file.epoch() == own => false,
             PartitionFile::Log(segment) | PartitionFile::Index(segment) => !live(segment),
-            // An older snapshot or hint serves until there is a newer one.
-            PartitionFile::Producers(_) => has(PartitionFile::Producers(own)),
-            PartitionFile::Checkpoint(_) => has(PartitionFile::Checkpoint(own)),
+            // Only what the manifest's own leader wrote counts: before it established itself it made a snapshot of what it
+            // had found. One of an epoch in between may speak of records that never counted.
+            PartitionFile::Producers(_) | PartitionFile::Checkpoint(_) => true,
             PartitionFile::Manifest(_) | PartitionFile::Temporary { .. } => true,
             PartitionFile::Fence(_) => false,
         };
@@ -207,6 +207,7 @@ mod tests {
             dead,
             [
                 "00000001.manifest.json",
+                "00000001.producers",
                 "00000001-00000000000000000010.log",
                 "00000002-00000000000000000005.log",
                 "00000001-00000000000000000010.index",
@@ -222,11 +223,10 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_dies_with_its_successor() {
+    fn a_snapshot_dies_with_its_epoch() {
         let manifest = manifest(&[(1, 0), (2, 5)], 0);
-        let old = PartitionFile::Producers(LeaderEpoch(1));
-        assert!(sort(&manifest, &[old]).dead.is_empty());
-        assert_eq!(sort(&manifest, &[old, PartitionFile::Producers(LeaderEpoch(2))]).dead, [old]);
+        let [old, own] = [1, 2].map(|epoch| PartitionFile::Producers(LeaderEpoch(epoch)));
+        assert_eq!(sort(&manifest, &[old, own]).dead, [old]);
     }
 
     #[test]

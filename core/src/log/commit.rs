@@ -13,6 +13,9 @@ use crate::env::{AlignedBuffer, BLOCK_BYTES};
 /// A commit takes further batches up to this size: what an NFS server takes as one WRITE. A larger batch goes alone.
 pub const MAX_COMMIT_BYTES: usize = 1 << 20;
 
+/// No batch is larger: what recovery believes of a length that it reads.
+pub const MAX_BATCH_BYTES: usize = 256 << 20;
+
 /// A batch whose offset is assigned, waiting to be written.
 #[derive(Clone, Debug)]
 pub struct QueuedBatch {
@@ -65,21 +68,9 @@ impl Commit {
     /// Without batches, or when `tail` does not fit the position.
     #[must_use]
     pub fn pack(tail: &[u8], end_position: u64, epoch: LeaderEpoch, batches: &[QueuedBatch]) -> Self {
-        let [first, .., last] = batches else {
-            let [only] = batches else { panic!("a commit has at least one batch") };
-            return Self::pack_all(tail, end_position, epoch, batches, only, only);
+        let (Some(first), Some(last)) = (batches.first(), batches.last()) else {
+            panic!("a commit has at least one batch")
         };
-        Self::pack_all(tail, end_position, epoch, batches, first, last)
-    }
-
-    fn pack_all(
-        tail: &[u8],
-        end_position: u64,
-        epoch: LeaderEpoch,
-        batches: &[QueuedBatch],
-        first: &QueuedBatch,
-        last: &QueuedBatch,
-    ) -> Self {
         assert_eq!(tail.len() as u64, end_position % BLOCK_BYTES as u64, "the tail is the last partial block");
         let block_position = end_position - tail.len() as u64;
         let new_bytes: usize = batches.iter().map(|batch| batch.bytes.len()).sum();

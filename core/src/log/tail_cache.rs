@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ahash::AHashMap;
 use bytes::Bytes;
-use kaas_proto::record::RecordBatchView;
 use kaas_proto::types::Offset;
 
 use super::commit::Commit;
+use super::read_progress::{ReadProgress, Stop};
 
 /// One log may take this part of the cache.
 const LARGEST_SHARE: usize = 4;
@@ -51,55 +51,6 @@ struct State {
     order: BTreeMap<u64, LogId>,
     charge: usize,
     uses: u64,
-}
-
-/// Where a read stands.
-#[derive(Debug)]
-pub struct ReadProgress {
-    /// The next batch to read contains this offset or begins behind it.
-    pub offset: Offset,
-    /// Batches that begin here or behind are out of bounds.
-    pub end: Offset,
-    pub budget: usize,
-    /// The first batch is taken even above the budget.
-    pub at_least_one: bool,
-    pub parts: Vec<Bytes>,
-}
-
-impl ReadProgress {
-    /// Takes whole batches from the front of `bytes`, the first of which may end below the wanted offset.
-    /// False once nothing more fits.
-    pub fn take_batches(&mut self, bytes: &Bytes) -> bool {
-        let (mut start, mut position, mut full) = (None, 0, false);
-        while let Ok(batch) = RecordBatchView::read(&bytes[position..]) {
-            if batch.base_offset() >= self.end {
-                full = true;
-                break;
-            }
-            if batch.next_offset() > self.offset {
-                if batch.size() > self.budget && !self.at_least_one {
-                    full = true;
-                    break;
-                }
-                start.get_or_insert(position);
-                self.at_least_one = false;
-                self.budget = self.budget.saturating_sub(batch.size());
-                self.offset = batch.next_offset();
-            } else if start.is_some() {
-                break;
-            }
-            position += batch.size();
-        }
-        if let Some(start) = start {
-            self.parts.push(bytes.slice(start..position));
-        }
-        !full && self.wants_more()
-    }
-
-    #[must_use]
-    pub fn wants_more(&self) -> bool {
-        self.offset < self.end && (self.budget > 0 || self.at_least_one)
-    }
 }
 
 /// Shard-local; shared by the logs of a shard.
@@ -154,15 +105,14 @@ impl TailCache {
         }
     }
 
-    /// Goes on with a read as far as the cache reaches. False if the next batch is not in the cache, or nothing more is
-    /// wanted.
+    /// Goes on with a read as far as the cache reaches.
     pub fn read(&self, log: LogId, progress: &mut ReadProgress) {
         let mut state = self.state.borrow_mut();
         state.touch(log);
         let Some(tail) = state.tails.get(&log) else { return };
         let first = tail.chunks.partition_point(|chunk| chunk.next_offset <= progress.offset);
         for chunk in tail.chunks.range(first..) {
-            if chunk.first_offset > progress.offset || !progress.take_batches(&chunk.content) {
+            if chunk.first_offset > progress.offset || progress.take(&chunk.content).stop != Stop::Exhausted {
                 break;
             }
         }
@@ -247,8 +197,7 @@ mod tests {
     }
 
     fn read(cache: &TailCache, offset: i64, end: i64, budget: usize, at_least_one: bool) -> Vec<i64> {
-        let mut progress =
-            ReadProgress { offset: Offset(offset), end: Offset(end), budget, at_least_one, parts: Vec::new() };
+        let mut progress = ReadProgress::new(Offset(offset), Offset(end), budget, at_least_one);
         cache.read(LOG, &mut progress);
         progress.parts.iter().flat_map(|part| Batches::new(part)).map(|batch| batch.unwrap().base_offset().0).collect()
     }
@@ -294,8 +243,7 @@ mod tests {
             cache.insert(LogId(log), Offset(0), &Writer::new().commit(1, 8000));
         }
         assert!(cache.bytes() <= 64 << 10);
-        let mut progress =
-            ReadProgress { offset: Offset(0), end: Offset(1), budget: 1, at_least_one: true, parts: Vec::new() };
+        let mut progress = ReadProgress::new(Offset(0), Offset(1), 1, true);
         cache.read(LogId(2), &mut progress);
         assert!(progress.parts.is_empty());
         for log in 1..30 {

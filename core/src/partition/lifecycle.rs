@@ -78,10 +78,10 @@ impl State {
         }
     }
 
-    /// Whether a takeover is under way.
+    /// Whether the partition is led here.
     #[must_use]
-    pub fn is_taking_over(self) -> bool {
-        matches!(self, Self::Fencing | Self::Recovering | Self::Establishing | Self::Asking)
+    pub fn is_leading(self) -> bool {
+        matches!(self, Self::Leading | Self::Stalled | Self::Draining)
     }
 }
 

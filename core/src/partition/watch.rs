@@ -1,257 +1,271 @@
-//! Long polls that wait for news of partitions: woken by new records, by the loss of leadership, or by a delete.
+//! Long polls that wait for news of partitions.
 //!
-//! Shard-local and synchronous: whoever moves a partition's end calls [`Watchers::advanced`], whoever ends its leadership
-//! [`Watchers::gone`]. The clock is the client's connection: it drops its receiver when its time is over.
+//! Shard-local, one table for all partitions of the shard. A waiter fires when enough bytes were added to its partitions
+//! together, or when one of them is not led here any more. Its number is bounded: beyond it the oldest fires early, which
+//! its consumer takes for an empty poll.
 
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
+use ahash::AHashMap;
 use kaas_proto::control::PartitionKey;
 use kaas_proto::types::Offset;
 use tokio::sync::oneshot;
 
-use crate::shard::operation::{IsolationLevel, Watch};
+use crate::metrics::Counters;
+use crate::shard::operation::IsolationLevel;
 
-/// How many waiters a shard keeps. One more is not woken: its client waits its whole time and then reads.
+/// How many may wait on one shard.
 pub const MAX_WATCHERS: usize = 65_536;
 
-/// Bytes that became readable on a partition.
+/// Rises, so that the oldest waiter has the smallest.
+type WaiterId = u64;
+
+/// What a partition shows of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NewBytes {
-    pub read_uncommitted: usize,
-    pub read_committed: usize,
+pub struct PartitionEnd {
+    pub high_watermark: Offset,
+    pub last_stable_offset: Offset,
+    /// Bytes acknowledged so far, from any beginning.
+    pub bytes: u64,
 }
 
-/// All waiters of one shard.
-#[derive(Debug)]
-pub struct Watchers {
-    limit: usize,
-    next_id: u64,
-    waiters: HashMap<u64, Waiter>,
-    by_partition: HashMap<PartitionKey, Vec<u64>>,
-    refused: u64,
+impl PartitionEnd {
+    /// The end that readers of this isolation see.
+    #[must_use]
+    pub fn visible(&self, isolation: IsolationLevel) -> Offset {
+        match isolation {
+            IsolationLevel::ReadUncommitted => self.high_watermark,
+            IsolationLevel::ReadCommitted => self.last_stable_offset,
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Waiter {
-    partitions: Vec<PartitionKey>,
     isolation: IsolationLevel,
-    missing_bytes: usize,
+    min_bytes: u64,
+    partitions: Vec<Watched>,
     reply: oneshot::Sender<()>,
 }
 
-impl Default for Watchers {
-    fn default() -> Self {
-        Self::with_limit(MAX_WATCHERS)
-    }
+/// One partition of a waiter.
+#[derive(Clone, Copy, Debug)]
+struct Watched {
+    partition: PartitionKey,
+    seen_end: Offset,
+    /// The partition's bytes when the wait began.
+    bytes_before: u64,
+    /// How many were added that the waiter may see.
+    added: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiters: BTreeMap<WaiterId, Waiter>,
+    by_partition: AHashMap<PartitionKey, Vec<WaiterId>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Watchers {
+    state: RefCell<State>,
+    next: Cell<WaiterId>,
+    counters: Rc<Counters>,
 }
 
 impl Watchers {
     #[must_use]
-    pub fn with_limit(limit: usize) -> Self {
-        Self { limit, next_id: 0, waiters: HashMap::new(), by_partition: HashMap::new(), refused: 0 }
+    pub fn new(counters: Rc<Counters>) -> Self {
+        Self { state: RefCell::default(), next: Cell::new(0), counters }
     }
 
-    /// Takes a waiter in, or wakes it at once if there is news already. `end_of` tells how far a client of an isolation
-    /// level may read a partition, `None` if it is not led here.
-    pub fn register(&mut self, watch: Watch, end_of: impl Fn(PartitionKey, IsolationLevel) -> Option<Offset>) {
-        let has_news = |wanted: &crate::shard::operation::WatchPartition| {
-            end_of(wanted.partition, watch.isolation).is_none_or(|end| end > wanted.seen_end)
-        };
-        if watch.partitions.iter().any(has_news) {
-            // The client may be gone already.
-            watch.reply.send(()).ok();
-            return;
-        }
-        for wanted in &watch.partitions {
-            self.forget_dropped(wanted.partition);
-        }
-        if self.waiters.len() >= self.limit {
-            self.forget_all_dropped();
-        }
-        if self.waiters.len() >= self.limit {
-            self.refused += 1;
-            return;
-        }
-        let id = self.next_id;
-        self.next_id += 1;
-        let partitions: Vec<_> = watch.partitions.iter().map(|wanted| wanted.partition).collect();
-        for &partition in &partitions {
-            self.by_partition.entry(partition).or_default().push(id);
-        }
-        let missing_bytes = watch.min_bytes.max(1);
-        self.waiters.insert(id, Waiter { partitions, isolation: watch.isolation, missing_bytes, reply: watch.reply });
-    }
-
-    /// A partition has so many more bytes to read.
-    pub fn advanced(&mut self, partition: PartitionKey, new: NewBytes) {
-        for id in self.by_partition.get(&partition).cloned().unwrap_or_default() {
-            let waiter = self.waiters.get_mut(&id).expect("listed waiters exist");
-            let bytes = match waiter.isolation {
-                IsolationLevel::ReadUncommitted => new.read_uncommitted,
-                IsolationLevel::ReadCommitted => new.read_committed,
-            };
-            waiter.missing_bytes = waiter.missing_bytes.saturating_sub(bytes);
-            if waiter.missing_bytes == 0 || waiter.reply.is_closed() {
-                self.wake(id);
+    /// Waits for `min_bytes` behind the ends that the client has seen. The caller has found every partition led here, with
+    /// these ends. Fires at once if there already is something that the client has not seen.
+    pub fn wait(
+        &self,
+        isolation: IsolationLevel,
+        min_bytes: usize,
+        partitions: impl IntoIterator<Item = (PartitionKey, Offset, PartitionEnd)>,
+        reply: oneshot::Sender<()>,
+    ) {
+        let mut watched = Vec::new();
+        for (partition, seen_end, end) in partitions {
+            if end.visible(isolation) > seen_end {
+                // A client that is gone needs no news.
+                let _ = reply.send(());
+                return;
             }
+            watched.push(Watched { partition, seen_end, bytes_before: end.bytes, added: 0 });
         }
+        let mut state = self.state.borrow_mut();
+        if state.waiters.len() >= MAX_WATCHERS
+            && let Some(oldest) = state.waiters.keys().next().copied()
+        {
+            self.counters.watchers_displaced.add(1);
+            state.fire(oldest);
+        }
+        let id = self.next.get();
+        self.next.set(id + 1);
+        for watched in &watched {
+            state.by_partition.entry(watched.partition).or_default().push(id);
+        }
+        let min_bytes = u64::try_from(min_bytes.max(1)).expect("usize has at most 64 bits");
+        state.waiters.insert(id, Waiter { isolation, min_bytes, partitions: watched, reply });
     }
 
-    /// A partition is no longer led here, or its records are gone: everyone who waits for it should look again.
-    pub fn gone(&mut self, partition: PartitionKey) {
-        for id in self.by_partition.get(&partition).cloned().unwrap_or_default() {
-            self.wake(id);
-        }
+    /// The end of a partition has moved.
+    pub fn moved(&self, partition: PartitionKey, end: PartitionEnd) {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let Some(ids) = state.by_partition.get(&partition) else { return };
+        let ready: Vec<_> = ids
+            .iter()
+            .copied()
+            .filter(|id| state.waiters.get_mut(id).is_none_or(|waiter| waiter.advance(partition, end)))
+            .collect();
+        ready.into_iter().for_each(|id| state.fire(id));
     }
 
-    /// How many wait.
+    /// The partition is not led here any more.
+    pub fn lost(&self, partition: PartitionKey) {
+        let mut state = self.state.borrow_mut();
+        let ids = state.by_partition.get(&partition).cloned().unwrap_or_default();
+        ids.into_iter().for_each(|id| state.fire(id));
+    }
+
+    /// Forgets waiters whose clients are gone.
+    pub fn forget_dropped(&self) {
+        let mut state = self.state.borrow_mut();
+        let gone: Vec<_> =
+            state.waiters.iter().filter(|(_, waiter)| waiter.reply.is_closed()).map(|(id, _)| *id).collect();
+        gone.into_iter().for_each(|id| state.fire(id));
+    }
+
     #[must_use]
     pub fn len(&self) -> usize {
-        self.waiters.len()
+        self.state.borrow().waiters.len()
     }
 
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.waiters.is_empty()
+        self.len() == 0
     }
+}
 
-    /// How many were refused because [`MAX_WATCHERS`] was reached.
-    #[must_use]
-    pub fn refused(&self) -> u64 {
-        self.refused
-    }
-
-    fn wake(&mut self, id: u64) {
-        if let Some(waiter) = self.remove(id) {
-            // The client may be gone already.
-            waiter.reply.send(()).ok();
-        }
-    }
-
-    fn remove(&mut self, id: u64) -> Option<Waiter> {
-        let waiter = self.waiters.remove(&id)?;
-        for partition in &waiter.partitions {
-            if let Some(ids) = self.by_partition.get_mut(partition) {
+impl State {
+    fn fire(&mut self, id: WaiterId) {
+        let Some(waiter) = self.waiters.remove(&id) else { return };
+        for watched in &waiter.partitions {
+            if let Some(ids) = self.by_partition.get_mut(&watched.partition) {
                 ids.retain(|&other| other != id);
                 if ids.is_empty() {
-                    self.by_partition.remove(partition);
+                    self.by_partition.remove(&watched.partition);
                 }
             }
         }
-        Some(waiter)
+        // A client that is gone needs no news.
+        let _ = waiter.reply.send(());
     }
+}
 
-    /// An idle partition is polled again and again: what the last polls left behind goes when the next one comes.
-    fn forget_dropped(&mut self, partition: PartitionKey) {
-        for id in self.by_partition.get(&partition).cloned().unwrap_or_default() {
-            if self.waiters.get(&id).is_some_and(|waiter| waiter.reply.is_closed()) {
-                self.remove(id);
+impl Waiter {
+    /// Takes note of a new end. True if that is enough.
+    fn advance(&mut self, partition: PartitionKey, end: PartitionEnd) -> bool {
+        let visible = end.visible(self.isolation);
+        for watched in self.partitions.iter_mut().filter(|watched| watched.partition == partition) {
+            if visible > watched.seen_end {
+                let all_visible = visible == end.high_watermark;
+                // Bytes are known for the high watermark only: while a transaction hides some of them, news is enough.
+                watched.added = if all_visible { end.bytes - watched.bytes_before } else { self.min_bytes };
             }
         }
-    }
-
-    fn forget_all_dropped(&mut self) {
-        let dropped: Vec<_> =
-            self.waiters.iter().filter(|(_, waiter)| waiter.reply.is_closed()).map(|(&id, _)| id).collect();
-        for id in dropped {
-            self.remove(id);
-        }
+        self.partitions.iter().map(|watched| watched.added).sum::<u64>() >= self.min_bytes
     }
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
     use kaas_proto::types::{PartitionIndex, TopicId};
-    use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
-    use crate::shard::operation::WatchPartition;
 
     fn key(partition: i32) -> PartitionKey {
-        PartitionKey { topic_id: TopicId([1; 16]), partition: PartitionIndex(partition) }
+        PartitionKey { topic_id: TopicId::ZERO, partition: PartitionIndex(partition) }
     }
 
-    fn watch(partitions: &[i32], min_bytes: usize, isolation: IsolationLevel) -> (Watch, oneshot::Receiver<()>) {
-        let (reply, receiver) = oneshot::channel();
-        let partitions =
-            partitions.iter().map(|&p| WatchPartition { partition: key(p), seen_end: Offset(5) }).collect();
-        (Watch { isolation, partitions, min_bytes, reply }, receiver)
+    fn end(high_watermark: i64, last_stable_offset: i64, bytes: u64) -> PartitionEnd {
+        PartitionEnd { high_watermark: Offset(high_watermark), last_stable_offset: Offset(last_stable_offset), bytes }
     }
 
-    /// Registered on partitions that end at 5, as the client has seen.
-    fn registered(watchers: &mut Watchers, partitions: &[i32], min_bytes: usize) -> oneshot::Receiver<()> {
-        let (watch, receiver) = watch(partitions, min_bytes, IsolationLevel::ReadUncommitted);
-        watchers.register(watch, |_, _| Some(Offset(5)));
+    fn watch(
+        watchers: &Watchers,
+        isolation: IsolationLevel,
+        min_bytes: usize,
+        partitions: &[i32],
+    ) -> oneshot::Receiver<()> {
+        let (sender, receiver) = oneshot::channel();
+        let partitions = partitions.iter().map(|&partition| (key(partition), Offset(5), end(5, 5, 100)));
+        watchers.wait(isolation, min_bytes, partitions, sender);
         receiver
     }
 
-    fn both(bytes: usize) -> NewBytes {
-        NewBytes { read_uncommitted: bytes, read_committed: bytes }
-    }
-
-    fn waits(receiver: &mut oneshot::Receiver<()>) -> bool {
-        receiver.try_recv() == Err(TryRecvError::Empty)
-    }
-
-    fn is_woken(receiver: &mut oneshot::Receiver<()>) -> bool {
-        receiver.try_recv() == Ok(())
+    fn fired(receiver: &mut oneshot::Receiver<()>) -> bool {
+        receiver.try_recv().is_ok()
     }
 
     #[test]
-    fn enough_new_bytes_wake_over_all_partitions() {
-        let mut watchers = Watchers::default();
-        let mut receiver = registered(&mut watchers, &[0, 1], 100);
-        watchers.advanced(key(0), both(60));
-        watchers.advanced(key(2), both(60));
-        assert!(waits(&mut receiver));
-        watchers.advanced(key(1), both(40));
-        assert!(is_woken(&mut receiver));
-        assert!(watchers.is_empty() && watchers.by_partition.is_empty());
+    fn bytes_of_all_partitions_add_up() {
+        let watchers = Watchers::new(Rc::default());
+        let mut waiter = watch(&watchers, IsolationLevel::ReadUncommitted, 50, &[0, 1]);
+        watchers.moved(key(0), end(6, 6, 130));
+        watchers.moved(key(2), end(60, 60, 1300));
+        assert!(!fired(&mut waiter));
+        watchers.moved(key(1), end(6, 6, 120));
+        assert!(fired(&mut waiter));
+        assert!(watchers.is_empty() && watchers.state.borrow().by_partition.is_empty());
     }
 
     #[test]
-    fn readers_of_committed_records_wait_for_those() {
-        let mut watchers = Watchers::default();
-        let (watch, mut receiver) = watch(&[0], 1, IsolationLevel::ReadCommitted);
-        watchers.register(watch, |_, _| Some(Offset(5)));
-        watchers.advanced(key(0), NewBytes { read_uncommitted: 50, read_committed: 0 });
-        assert!(waits(&mut receiver));
-        watchers.advanced(key(0), NewBytes { read_uncommitted: 0, read_committed: 50 });
-        assert!(is_woken(&mut receiver));
-    }
-
-    #[test]
-    fn news_that_came_before_wakes_at_once() {
-        let mut watchers = Watchers::default();
-        for end in [Some(Offset(6)), None] {
-            let (watch, mut receiver) = watch(&[0], 1_000, IsolationLevel::ReadUncommitted);
-            watchers.register(watch, |_, _| end);
-            assert!(is_woken(&mut receiver));
-        }
+    fn news_that_were_missed_fire_at_once() {
+        let watchers = Watchers::new(Rc::default());
+        let (sender, mut receiver) = oneshot::channel();
+        watchers.wait(IsolationLevel::ReadUncommitted, 1000, [(key(0), Offset(4), end(5, 5, 100))], sender);
+        assert!(fired(&mut receiver));
         assert!(watchers.is_empty());
     }
 
     #[test]
-    fn the_loss_of_one_partition_wakes() {
-        let mut watchers = Watchers::default();
-        let mut receiver = registered(&mut watchers, &[0, 1], 1_000);
-        watchers.gone(key(1));
-        assert!(is_woken(&mut receiver));
+    fn read_committed_waits_for_the_last_stable_offset() {
+        let watchers = Watchers::new(Rc::default());
+        let mut waiter = watch(&watchers, IsolationLevel::ReadCommitted, 1, &[0]);
+        watchers.moved(key(0), end(9, 5, 500));
+        assert!(!fired(&mut waiter));
+        watchers.moved(key(0), end(9, 7, 500));
+        assert!(fired(&mut waiter));
     }
 
     #[test]
-    fn dropped_receivers_are_forgotten_and_the_number_is_bounded() {
-        let mut watchers = Watchers::with_limit(2);
-        for _ in 0..10 {
-            drop(registered(&mut watchers, &[0], 1));
-        }
-        assert_eq!(watchers.len(), 1, "the next poll clears what the last one left");
-        let mut first = registered(&mut watchers, &[1], 1);
-        let mut second = registered(&mut watchers, &[2], 1);
-        assert!(waits(&mut first) && waits(&mut second), "a dropped one of another partition makes room");
-        let mut third = registered(&mut watchers, &[3], 1);
-        assert_eq!(third.try_recv(), Err(TryRecvError::Closed));
-        assert_eq!((watchers.len(), watchers.refused()), (2, 1));
+    fn lost_partitions_and_lost_clients_end_the_wait() {
+        let watchers = Watchers::new(Rc::default());
+        let mut waiter = watch(&watchers, IsolationLevel::ReadUncommitted, 1, &[0, 1]);
+        watchers.lost(key(1));
+        assert!(fired(&mut waiter));
+        drop(watch(&watchers, IsolationLevel::ReadUncommitted, 1, &[0]));
+        assert_eq!(watchers.len(), 1);
+        watchers.forget_dropped();
+        assert!(watchers.is_empty());
+    }
+
+    #[test]
+    fn the_oldest_makes_room() {
+        let watchers = Watchers::new(Rc::default());
+        let mut waiters: Vec<_> =
+            (0..=MAX_WATCHERS).map(|_| watch(&watchers, IsolationLevel::ReadUncommitted, 1, &[0])).collect();
+        assert!(fired(&mut waiters[0]));
+        assert!(!fired(&mut waiters[1]));
+        assert_eq!(watchers.len(), MAX_WATCHERS);
+        assert_eq!(watchers.counters.watchers_displaced.get(), 1);
     }
 }

@@ -1,5 +1,219 @@
-//! One shard: the operations that it carries out, and the ways to it.
+//! One core and all that it owns: partitions, coordinator slots, caches.
+//!
+//! [`Shard`] carries out operations of request handlers ([`dispatch`]) and commands of the control thread ([`control`]).
+//! Nothing of it leaves its thread; others reach it through [`port`].
 
+mod control;
+mod dispatch;
+mod fetch;
+pub mod gather;
 pub mod operation;
 pub mod port;
 pub mod producer_ids;
+mod slot_log;
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use ahash::AHashMap;
+use kaas_proto::config::broker::BrokerConfig;
+use kaas_proto::control::{PartitionKey, ShardCommand, ShardEvent};
+use kaas_proto::metrics::ShardMetrics;
+use kaas_proto::types::{BrokerId, ShardId};
+use tokio::sync::{mpsc, watch};
+
+use self::operation::{AllocateProducerId, ShardOperation};
+use self::port::LocalPort;
+use self::producer_ids::ALLOCATION_QUEUE_LENGTH;
+use self::slot_log::LeaderLog;
+use crate::env::{Env, TaskClass};
+use crate::group::config::GroupConfig;
+use crate::group::coordinator::GroupCoordinator;
+use crate::log::context::LogContext;
+use crate::metrics::Counters;
+use crate::partition::Partition;
+use crate::partition::action::Wanted;
+use crate::partition::context::{LeadershipObserver, PartitionContext};
+use crate::partition::error::NotLeading;
+use crate::partition::leader::Leader;
+use crate::partition::lifecycle::State;
+
+/// Memory of the tail cache of a shard unless somebody says otherwise.
+pub const DEFAULT_TAIL_CACHE_BYTES: usize = 64 << 20;
+
+/// What a shard is told when it starts.
+#[derive(Clone, Copy, Debug)]
+pub struct ShardConfig {
+    pub shard: ShardId,
+    /// Who we say we are when we revoke a fence.
+    pub broker: BrokerId,
+    pub tail_cache_bytes: usize,
+    /// `producer.id.expiration.ms`
+    pub producer_id_expiration: Duration,
+    /// `log.retention.check.interval.ms`
+    pub retention_check_interval: Duration,
+    pub groups: GroupConfig,
+    /// Local-dev mode: the volume is this shard's own memory, nobody else makes and removes directories there.
+    pub owns_directories: bool,
+}
+
+impl ShardConfig {
+    /// With the broker's settings.
+    #[must_use]
+    pub fn new(shard: ShardId, broker: BrokerId, settings: &BrokerConfig) -> Self {
+        Self {
+            shard,
+            broker,
+            tail_cache_bytes: DEFAULT_TAIL_CACHE_BYTES,
+            producer_id_expiration: settings.producer_id_expiration,
+            retention_check_interval: settings.retention_check_interval,
+            groups: GroupConfig::from(settings),
+            owns_directories: false,
+        }
+    }
+}
+
+/// Where a shard's work comes from and where its reports go.
+#[derive(Debug)]
+pub struct ShardChannels {
+    pub commands: mpsc::Receiver<ShardCommand>,
+    pub events: mpsc::Sender<ShardEvent>,
+    /// Of the other shards' connections: [`port::queue`].
+    pub operations: mpsc::Receiver<ShardOperation>,
+}
+
+/// Shard-local; clones are the same shard.
+pub struct Shard<E: Env>(Rc<Inner<E>>);
+
+struct Inner<E: Env> {
+    config: ShardConfig,
+    context: Rc<PartitionContext<E>>,
+    partitions: RefCell<AHashMap<PartitionKey, Rc<Partition<E>>>>,
+    groups: GroupCoordinator<E>,
+    producer_ids: mpsc::Sender<AllocateProducerId>,
+    ended: watch::Sender<bool>,
+    /// Retention is under way.
+    retaining: Cell<bool>,
+}
+
+impl<E: Env> Clone for Shard<E> {
+    fn clone(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
+}
+
+impl<E: Env> Shard<E> {
+    /// A shard that leads nothing yet, and its tasks. Call it on the shard's thread.
+    #[must_use]
+    pub fn start(env: E, config: ShardConfig, channels: ShardChannels) -> Self {
+        let ShardChannels { commands, events, operations } = channels;
+        let counters = Rc::new(Counters::default());
+        let log = LogContext::new(env.clone(), config.broker, config.tail_cache_bytes, counters);
+        let context =
+            PartitionContext::new(log, config.shard, config.producer_id_expiration, config.owns_directories, events);
+        let (producer_ids, requests) = mpsc::channel(ALLOCATION_QUEUE_LENGTH);
+        env.spawn(TaskClass::Latency, producer_ids::serve(env.clone(), requests));
+        let shard = Self(Rc::new(Inner {
+            config,
+            groups: GroupCoordinator::new(env.clone(), config.groups),
+            context,
+            partitions: RefCell::default(),
+            producer_ids,
+            ended: watch::channel(false).0,
+            retaining: Cell::new(false),
+        }));
+        let observer: Weak<Inner<E>> = Rc::downgrade(&shard.0);
+        shard.0.context.observe(observer);
+        env.spawn(TaskClass::Latency, shard.clone().carry_out_commands(commands));
+        env.spawn(TaskClass::Latency, shard.clone().carry_out_operations(operations));
+        env.spawn(TaskClass::Background, shard.clone().keep_house());
+        shard
+    }
+
+    /// The way in for connections of this very shard.
+    #[must_use]
+    pub fn port(&self) -> LocalPort {
+        let shard = self.clone();
+        LocalPort::new(move |operation| shard.submit(operation))
+    }
+
+    /// Completes when the shard has carried out [`ShardCommand::Shutdown`].
+    pub async fn ended(&self) {
+        let mut ended = self.0.ended.subscribe();
+        // The sender lives as long as the shard.
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+
+    fn env(&self) -> &E {
+        self.0.context.env()
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.0.context.log.counters
+    }
+
+    fn partition(&self, key: PartitionKey) -> Option<Rc<Partition<E>>> {
+        self.0.partitions.borrow().get(&key).cloned()
+    }
+
+    /// Who leads the partition here.
+    fn leader(&self, key: PartitionKey) -> Result<Rc<Leader<E>>, NotLeading> {
+        self.0.partitions.borrow().get(&key).ok_or(NotLeading::NotHere)?.leader()
+    }
+
+    fn partitions(&self) -> Vec<Rc<Partition<E>>> {
+        let mut partitions: Vec<_> = self.0.partitions.borrow().values().cloned().collect();
+        // Hash maps have an order of their own: what is done to all partitions should be the same each time.
+        partitions.sort_unstable_by_key(|partition| partition.key());
+        partitions
+    }
+
+    /// Puts everything that is counted here together.
+    #[must_use]
+    pub fn metrics(&self) -> ShardMetrics {
+        let mut metrics = ShardMetrics::default();
+        let counters = self.counters();
+        let partitions = self.0.partitions.borrow();
+        let count =
+            |is: fn(&Partition<E>) -> bool| partitions.values().filter(|partition| is(partition)).count() as u64;
+        counters.partitions_led.set(count(|partition| partition.state().is_leading()));
+        counters.partitions_wanted.set(count(|partition| matches!(partition.wanted(), Wanted::Lead(_))));
+        counters.partitions_stalled.set(count(|partition| partition.state() == State::Stalled));
+        counters.watchers.set(self.0.context.watchers.len() as u64);
+        counters.tail_cache_bytes.set(self.0.context.log.tail_cache.bytes() as u64);
+        counters.open_segments.set(self.0.context.log.open_segments.len() as u64);
+        counters.collect(&mut metrics);
+        self.0.groups.report(&mut metrics);
+        metrics
+    }
+}
+
+impl<E: Env> LeadershipObserver<E> for Inner<E> {
+    fn leads(&self, leader: &Rc<Leader<E>>) {
+        if let Some(slot) = leader.key().slot() {
+            self.groups.take_over(slot, LeaderLog::new(Rc::clone(leader)));
+        }
+    }
+
+    fn lost(&self, partition: PartitionKey) {
+        if let Some(slot) = partition.slot() {
+            self.groups.give_up(slot);
+        }
+    }
+
+    fn closed(&self, partition: PartitionKey) {
+        let mut partitions = self.partitions.borrow_mut();
+        let is_done = |partition: &Rc<Partition<E>>| matches!(partition.wanted(), Wanted::Closed | Wanted::Abandoned);
+        if partitions.get(&partition).is_some_and(is_done) {
+            partitions.remove(&partition);
+        }
+    }
+}
+
+impl<E: Env> fmt::Debug for Shard<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shard").field("config", &self.0.config).finish_non_exhaustive()
+    }
+}

@@ -203,6 +203,8 @@ pub struct DescribeProducers {
 pub struct ActiveProducer {
     pub producer_id: ProducerId,
     pub producer_epoch: ProducerEpoch,
+    /// Of the transaction coordinator that wrote the last marker; -1 before one.
+    pub coordinator_epoch: i32,
     pub last_sequence: i32,
     pub last_timestamp: TimestampMs,
     /// -1 outside a transaction.

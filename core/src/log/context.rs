@@ -1,0 +1,52 @@
+//! What all logs of a shard share.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use kaas_proto::types::BrokerId;
+
+use super::segment::{MAX_OPEN_SEGMENTS, OpenSegments};
+use super::tail_cache::{LogId, TailCache};
+use crate::env::{Env, Volume};
+use crate::metrics::Counters;
+
+/// Bytes that may wait for writes, in all logs of a shard together.
+pub const MAX_QUEUED_BYTES_OF_SHARD: usize = 128 << 20;
+
+/// The files of an environment.
+pub type FileOf<E> = <<E as Env>::Volume as Volume>::File;
+
+/// Shard-local; every log and partition of the shard holds it.
+#[derive(Debug)]
+pub struct LogContext<E: Env> {
+    pub env: E,
+    /// Who we say we are when we revoke a fence.
+    pub broker: BrokerId,
+    pub tail_cache: TailCache,
+    pub open_segments: OpenSegments<FileOf<E>>,
+    pub counters: Rc<Counters>,
+    /// Bytes that wait for writes, in all logs.
+    pub queued_bytes: Cell<usize>,
+    next_log: Cell<u64>,
+}
+
+impl<E: Env> LogContext<E> {
+    #[must_use]
+    pub fn new(env: E, broker: BrokerId, tail_cache_bytes: usize, counters: Rc<Counters>) -> Rc<Self> {
+        Rc::new(Self {
+            env,
+            broker,
+            tail_cache: TailCache::new(tail_cache_bytes),
+            open_segments: OpenSegments::new(MAX_OPEN_SEGMENTS),
+            counters,
+            queued_bytes: Cell::new(0),
+            next_log: Cell::new(0),
+        })
+    }
+
+    pub(super) fn next_log_id(&self) -> LogId {
+        let id = self.next_log.get();
+        self.next_log.set(id + 1);
+        LogId(id)
+    }
+}

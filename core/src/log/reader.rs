@@ -1,0 +1,249 @@
+//! Reads of a led log: the tail from memory, older batches from the volume.
+//!
+//! Whole batches only, below the bound that the caller gives (high watermark or last stable offset), and only as far as the
+//! chain says that a segment counts. Bytes are handed on as they were read.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use kaas_proto::record::{BatchError, RecordBatchView};
+use kaas_proto::types::Offset;
+
+use super::commit::MAX_BATCH_BYTES;
+use super::context::FileOf;
+use super::led_log::LedLog;
+use super::read_progress::{ReadProgress, Stop};
+use super::segment::{OpenSegment, Segment};
+use crate::env::{BLOCK_BYTES, Env, VolumeFile};
+use crate::format::index::{BatchSpan, SegmentIndex};
+
+/// The largest single read, unless one batch is larger.
+const MAX_READ_BYTES: usize = 1 << 20;
+
+/// A read of a position that an index gave takes at least this much: an index interval and some batches.
+const MIN_READ_BYTES: usize = 64 << 10;
+
+/// What one attempt on a segment gave.
+enum SegmentRead {
+    Progress,
+    /// Its records up to this offset are in front of what is wanted; go on with the next segment.
+    Passed(Offset),
+}
+
+impl<E: Env> LedLog<E> {
+    /// Reads as far as the tail cache reaches. True if that completes the read, so that the volume is not needed.
+    pub fn read_cached(&self, progress: &mut ReadProgress) -> bool {
+        self.context.tail_cache.read(self.id, progress);
+        let complete = progress.is_complete();
+        if complete && !progress.parts.is_empty() {
+            self.context.counters.cached_reads.add(1);
+        }
+        complete
+    }
+
+    /// Reads until the request is complete.
+    ///
+    /// # Errors
+    /// Those of the volume, and `InvalidData` when a segment does not hold what it should.
+    pub async fn read(&self, progress: &mut ReadProgress) -> io::Result<()> {
+        loop {
+            let before = progress.offset;
+            if self.read_cached(progress) {
+                return Ok(());
+            }
+            if progress.offset == before {
+                self.read_from_volume(progress).await?;
+                if progress.offset == before {
+                    return Ok(()); // Nothing is left, or what is next does not fit.
+                }
+            }
+        }
+    }
+
+    /// Adds the batches that one read of the volume gives.
+    async fn read_from_volume(&self, progress: &mut ReadProgress) -> io::Result<()> {
+        let segments = self.segments();
+        let first = segments.partition_point(|segment| segment.start <= progress.offset).saturating_sub(1);
+        for segment in &segments[first..] {
+            let limit = segment.end.get().map_or(progress.end, |end| end.min(progress.end));
+            if limit <= progress.offset {
+                if segment.end.get().is_none_or(|end| end >= progress.end) {
+                    break;
+                }
+                continue;
+            }
+            // Compaction may leave no record between two segments.
+            progress.offset = progress.offset.max(segment.start);
+            match self.read_from_segment(segment, limit, progress).await? {
+                SegmentRead::Progress => break,
+                SegmentRead::Passed(end) if end < limit => return Err(self.lost(segment, end, limit)),
+                SegmentRead::Passed(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn lost(&self, segment: &Segment<FileOf<E>>, found_end: Offset, should_end: Offset) -> io::Error {
+        let path = self.directory.join(segment.name.log());
+        let text = format!("{} ends at offset {found_end}, but holds records up to {should_end}", path.display());
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    }
+
+    async fn read_from_segment(
+        &self,
+        segment: &Rc<Segment<FileOf<E>>>,
+        limit: Offset,
+        progress: &mut ReadProgress,
+    ) -> io::Result<SegmentRead> {
+        let open = self.open(segment).await?;
+        let (mut position, mut passed_offset) = {
+            let index = open.index.borrow();
+            (index.position_of(progress.offset), segment.start)
+        };
+        let mut wanted = progress.budget.clamp(MIN_READ_BYTES, MAX_READ_BYTES);
+        loop {
+            let window = self.read_window(&open, position, wanted).await?;
+            self.extend_index(&open, position, &window.bytes, limit);
+            let (before, end) = (progress.offset, progress.end);
+            progress.end = limit;
+            let taken = progress.take(&window.bytes);
+            progress.end = end;
+            if progress.offset > before || progress.is_complete() {
+                return Ok(SegmentRead::Progress);
+            }
+            passed_offset = last_next_offset(&window.bytes[..taken.passed]).unwrap_or(passed_offset);
+            position += taken.passed as u64;
+            match taken.stop {
+                Stop::Exhausted if !window.is_last => {}
+                Stop::CutOff { needed } if !window.is_last => {
+                    if needed > MAX_READ_BYTES && !progress.fits(needed) {
+                        return Ok(SegmentRead::Progress);
+                    }
+                    wanted = needed.max(wanted);
+                    if needed > MAX_READ_BYTES && position + needed as u64 > open.file.size().await? {
+                        return Ok(SegmentRead::Passed(passed_offset));
+                    }
+                }
+                // A compacted segment may end with a gap: what lies at or behind the limit shows that it is complete.
+                Stop::Bounds => return Ok(SegmentRead::Passed(limit)),
+                Stop::Exhausted | Stop::CutOff { .. } | Stop::NoBatch => return Ok(SegmentRead::Passed(passed_offset)),
+            }
+            self.context.env.yield_now().await;
+        }
+    }
+
+    /// Opens a segment; the one that is appended to is open already.
+    pub(crate) async fn open(&self, segment: &Rc<Segment<FileOf<E>>>) -> io::Result<Rc<OpenSegment<FileOf<E>>>> {
+        if let Some(open) = segment.opened() {
+            return Ok(open);
+        }
+        self.context.counters.segments_opened.add(1);
+        self.context.open_segments.open(self.context.env.volume(), &self.directory, segment).await
+    }
+
+    /// Bytes of a segment from a batch boundary on.
+    pub(crate) async fn read_window(
+        &self,
+        open: &OpenSegment<FileOf<E>>,
+        position: u64,
+        wanted: usize,
+    ) -> io::Result<Window> {
+        let skipped = usize::try_from(position % BLOCK_BYTES as u64).expect("less than a block");
+        let length = (skipped + wanted).next_multiple_of(BLOCK_BYTES);
+        let bytes = open.file.read_at(position - skipped as u64, length).await?;
+        self.context.counters.volume_reads.add(1);
+        self.context.counters.volume_read_bytes.add(bytes.len() as u64);
+        let is_last = bytes.len() < length;
+        Ok(Window { bytes: bytes.slice(skipped.min(bytes.len())..), is_last })
+    }
+
+    /// Shows the batches of a segment from a batch boundary up to `limit`, until `visit` has seen enough.
+    ///
+    /// # Errors
+    /// Those of the volume. Where no batch follows any more, the visit ends.
+    pub(crate) async fn visit_batches(
+        &self,
+        segment: &Segment<FileOf<E>>,
+        open: &OpenSegment<FileOf<E>>,
+        mut position: u64,
+        limit: Offset,
+        mut visit: impl FnMut(RecordBatchView<'_>) -> ControlFlow<()>,
+    ) -> io::Result<()> {
+        let mut wanted = MIN_READ_BYTES;
+        let mut next_offset = segment.start;
+        while next_offset < limit {
+            let window = self.read_window(open, position, wanted).await?;
+            self.extend_index(open, position, &window.bytes, limit);
+            let mut rest = &window.bytes[..];
+            let stop = loop {
+                let batch = match RecordBatchView::read(rest) {
+                    Ok(batch) => batch,
+                    Err(error) => break error,
+                };
+                if batch.base_offset() >= limit || visit(batch).is_break() {
+                    return Ok(());
+                }
+                next_offset = batch.next_offset();
+                position += batch.size() as u64;
+                rest = &rest[batch.size()..];
+            };
+            match stop {
+                _ if window.is_last => return Ok(()),
+                BatchError::Empty => wanted = MAX_READ_BYTES,
+                BatchError::TooShort { needed, .. } if needed <= MAX_BATCH_BYTES => wanted = needed.max(MAX_READ_BYTES),
+                _ => return Ok(()),
+            }
+            self.context.env.yield_now().await;
+        }
+        Ok(())
+    }
+
+    /// Lets the index cover what was read, where it ended before.
+    pub(crate) fn extend_index(&self, open: &OpenSegment<FileOf<E>>, position: u64, bytes: &[u8], limit: Offset) {
+        let mut index = open.index.borrow_mut();
+        extend(&mut index, position, bytes, limit, self.settings().index_interval_bytes);
+    }
+}
+
+/// Part of a segment, from a batch boundary on.
+#[derive(Debug)]
+pub(crate) struct Window {
+    pub bytes: Bytes,
+    /// Nothing follows in the file.
+    pub is_last: bool,
+}
+
+/// Pushes the batches of `bytes`, which lie at `position`, that the index does not cover yet.
+fn extend(index: &mut SegmentIndex, position: u64, bytes: &[u8], limit: Offset, interval_bytes: u32) {
+    let end = position + bytes.len() as u64;
+    if !(position..end).contains(&index.covered_bytes) {
+        return;
+    }
+    let skip = usize::try_from(index.covered_bytes - position).expect("inside a buffer");
+    let mut rest = &bytes[skip..];
+    while let Ok(batch) = RecordBatchView::read(rest)
+        && batch.base_offset() < limit
+        && batch.base_offset() >= index.next_offset
+    {
+        let span = BatchSpan {
+            base_offset: batch.base_offset(),
+            next_offset: batch.next_offset(),
+            bytes: batch.size() as u64,
+            max_timestamp: batch.max_timestamp(),
+        };
+        index.push(span, interval_bytes);
+        rest = &rest[batch.size()..];
+    }
+}
+
+fn last_next_offset(batches: &[u8]) -> Option<Offset> {
+    let mut rest = batches;
+    let mut last = None;
+    while let Ok(batch) = RecordBatchView::read(rest) {
+        last = Some(batch.next_offset());
+        rest = &rest[batch.size()..];
+    }
+    last
+}

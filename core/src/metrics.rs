@@ -1,0 +1,96 @@
+//! What a shard counts.
+
+use std::cell::Cell;
+
+use kaas_proto::metrics::{MetricKind, MetricName, ShardMetrics};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $field:ident: $kind:ident $name:literal, $help:literal;)*) => {
+        /// Counters and gauges of one shard. Shard-local; read out with [`Counters::collect`].
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $($(#[$doc])* pub $field: Count,)*
+        }
+
+        impl Counters {
+            /// Adds the present values.
+            pub fn collect(&self, metrics: &mut ShardMetrics) {
+                $(
+                    const _: () = assert!(!$help.is_empty());
+                    let name = MetricName { name: $name, help: $help, kind: MetricKind::$kind };
+                    #[expect(clippy::cast_precision_loss, reason = "a metric of more than 2^53 may be off by one")]
+                    metrics.values.push((name, Vec::new(), self.$field.get() as f64));
+                )*
+            }
+        }
+    };
+}
+
+/// A number that one shard changes.
+#[derive(Debug, Default)]
+pub struct Count(Cell<u64>);
+
+impl Count {
+    pub fn add(&self, count: u64) {
+        self.0.set(self.0.get() + count);
+    }
+
+    pub fn set(&self, value: u64) {
+        self.0.set(value);
+    }
+
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.get()
+    }
+}
+
+counters! {
+    commits: Counter "kaas_log_commits_total", "Group commits written: one stable write each.";
+    committed_bytes: Counter "kaas_log_committed_bytes_total", "Bytes of record batches in group commits.";
+    committed_batches: Counter "kaas_log_committed_batches_total", "Record batches in group commits.";
+    asks: Counter "kaas_fence_asks_total", "Reads of the own fence.";
+    failed_writes: Counter "kaas_log_failed_writes_total", "Writes that failed and ended their epoch.";
+    stalls: Counter "kaas_log_stalls_total", "Writes or asks that hung for longer than the limit.";
+    early_acknowledgements: Counter "kaas_log_early_acknowledgements_total", "Appends that flush.messages above 1 acknowledged before they were durable.";
+    queue_full: Counter "kaas_append_queue_full_total", "Appends refused because too many bytes waited to be written.";
+    duplicates: Counter "kaas_append_duplicates_total", "Repeated batches of idempotent producers, answered with their first offset.";
+    segments_rolled: Counter "kaas_log_segments_rolled_total", "Segments begun because the one before was full or old.";
+    cached_reads: Counter "kaas_fetch_cached_reads_total", "Reads of a partition that the tail cache answered.";
+    volume_reads: Counter "kaas_fetch_volume_reads_total", "Reads of segments for fetches and look-ups.";
+    volume_read_bytes: Counter "kaas_fetch_volume_read_bytes_total", "Bytes of segments read for fetches and look-ups.";
+    segments_opened: Counter "kaas_log_segments_opened_total", "Older segments opened on demand.";
+    segments_deleted: Counter "kaas_log_segments_deleted_total", "Segments unlinked, by retention, DeleteRecords or tidying.";
+    takeovers: Counter "kaas_partition_takeovers_total", "Takeovers that ended in leading.";
+    takeover_failures: Counter "kaas_partition_takeover_failures_total", "Takeovers that failed.";
+    superseded: Counter "kaas_partition_superseded_total", "Partitions found to have a leader with a higher epoch.";
+    recovered_bytes: Counter "kaas_partition_recovered_bytes_total", "Bytes that recovery read and verified.";
+    watchers_displaced: Counter "kaas_watchers_displaced_total", "Long polls that ended early because too many waited.";
+    producer_id_queue_full: Counter "kaas_producer_id_queue_full_total", "Requests for a producer id refused because too many waited.";
+    /// Set when collected.
+    partitions_led: Gauge "kaas_partitions_led", "Partitions that this broker leads.";
+    partitions_wanted: Gauge "kaas_partitions_wanted", "Partitions that this broker is told to lead.";
+    partitions_stalled: Gauge "kaas_partitions_stalled", "Led partitions with a write that hangs.";
+    watchers: Gauge "kaas_watchers", "Long polls that wait.";
+    tail_cache_bytes: Gauge "kaas_tail_cache_bytes", "Memory of the tail cache.";
+    open_segments: Gauge "kaas_open_segments", "Older segments held open for reading.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_has_its_own_name() {
+        let mut metrics = ShardMetrics::default();
+        let counters = Counters::default();
+        counters.commits.add(2);
+        counters.collect(&mut metrics);
+        let names: std::collections::BTreeSet<_> = metrics.values.iter().map(|(name, _, _)| name.name).collect();
+        assert_eq!(names.len(), metrics.values.len());
+        assert!(metrics.values.iter().any(|(name, _, value)| name.name == "kaas_log_commits_total" && *value > 1.5));
+        for (name, _, _) in &metrics.values {
+            assert_eq!(name.name.ends_with("_total"), name.kind == MetricKind::Counter, "{}", name.name);
+        }
+    }
+}

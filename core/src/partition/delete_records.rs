@@ -1,0 +1,113 @@
+//! DeleteRecords and retention: record, ask, act.
+//!
+//! The new log start is durable in the manifest and the fence was asked before anybody is answered and before a segment is
+//! unlinked. A leader that was deposed meanwhile has deleted nothing.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use kaas_proto::types::{Offset, TimestampMs};
+use tracing::{debug, info, warn};
+
+use super::error::{DeleteRecordsError, NotLeading};
+use super::leader::Leader;
+use super::retention::{RetentionLimits, SegmentSummary, log_start_after};
+use crate::env::{Env, TaskClass, Volume};
+use crate::log::led_log::EndOfLog;
+
+/// "Up to the high watermark" in a DeleteRecords request.
+const UP_TO_HIGH_WATERMARK: Offset = Offset(-1);
+
+impl<E: Env> Leader<E> {
+    /// Deletes the records below `offset` for a client; returns the log start.
+    ///
+    /// # Errors
+    /// The offset is above the high watermark, the topic keeps its records, or the log start did not become durable.
+    pub async fn delete_records(&self, offset: Offset) -> Result<Offset, DeleteRecordsError> {
+        if !self.config().delete {
+            return Err(DeleteRecordsError::Compacted);
+        }
+        self.raise_log_start(offset).await
+    }
+
+    /// Deletes the records below `offset`, whatever the topic's policy says.
+    ///
+    /// # Errors
+    /// As [`Leader::delete_records`].
+    pub async fn raise_log_start(&self, offset: Offset) -> Result<Offset, DeleteRecordsError> {
+        let high_watermark = self.log().high_watermark();
+        let offset = if offset == UP_TO_HIGH_WATERMARK { high_watermark } else { offset };
+        if offset < Offset(0) || offset > high_watermark {
+            return Err(DeleteRecordsError::OffsetOutOfRange { offset, high_watermark });
+        }
+        match self.record_log_start(offset).await {
+            Ok(()) => {
+                self.unlink_deleted();
+                Ok(self.log().log_start())
+            }
+            Err(EndOfLog::Superseded { by, .. }) => Err(NotLeading::Superseded { by }.into()),
+            Err(EndOfLog::Closed) => Err(NotLeading::NotHere.into()),
+            Err(EndOfLog::Failed { reason }) => Err(DeleteRecordsError::Storage(reason)),
+            Err(EndOfLog::VolumeFull) => Err(DeleteRecordsError::Storage(Arc::from("no space is left on the volume"))),
+        }
+    }
+
+    /// Unlinks the segments that lie wholly below the log start, which is recorded and asked for.
+    fn unlink_deleted(&self) {
+        if self.log().log_start() == self.log().log_end() {
+            self.log().roll_if_idle();
+        }
+        let segments = self.log().take_deleted_segments();
+        if segments.is_empty() {
+            return;
+        }
+        let leader: Rc<Self> = self.this();
+        self.context.env().spawn(TaskClass::Background, async move {
+            let (volume, directory) = (leader.context.env().volume(), leader.log().directory());
+            for segment in segments {
+                segment.close();
+                // The index first: without its segment it is only litter.
+                drop(volume.unlink(&directory.join(segment.name.index())).await);
+                match volume.unlink(&directory.join(segment.name.log())).await {
+                    Ok(()) => leader.context.log.counters.segments_deleted.add(1),
+                    Err(error) => debug!(directory = %directory.display(), segment = %segment.name, %error, "a deleted segment stays for now"),
+                }
+            }
+        });
+    }
+
+    /// Deletes what the topic's limits ask for.
+    pub(super) async fn apply_retention(&self) {
+        let config = self.config();
+        if !config.delete || self.log().has_ended() {
+            return;
+        }
+        let limits = RetentionLimits { time_ms: config.retention_ms, bytes: config.retention_bytes };
+        if limits.time_ms.is_some()
+            && let Err(error) = self.learn_oldest_timestamp().await
+        {
+            warn!(directory = %self.log().directory().display(), %error, "retention can't read the oldest segment");
+            return;
+        }
+        let (log_start, high_watermark) = (self.log().log_start(), self.log().high_watermark());
+        let now = self.context.env().wall_clock();
+        let new_start = log_start_after(&self.summaries(), limits, log_start, high_watermark, now);
+        if new_start > log_start {
+            match self.raise_log_start(new_start).await {
+                Ok(_) => info!(directory = %self.log().directory().display(), %log_start, %new_start, "retention"),
+                Err(error) => warn!(directory = %self.log().directory().display(), %error, "retention has to wait"),
+            }
+        }
+    }
+
+    fn summaries(&self) -> Vec<SegmentSummary> {
+        let log_end = self.log().log_end();
+        let summary = |segment: &Rc<crate::log::segment::Segment<_>>| SegmentSummary {
+            end_offset: segment.end.get().unwrap_or(log_end),
+            bytes: segment.bytes.get(),
+            max_timestamp: segment.max_timestamp.get().filter(|&timestamp| timestamp > TimestampMs(-1)),
+            last_append: segment.last_append.get(),
+        };
+        self.log().segments().iter().map(summary).collect()
+    }
+}

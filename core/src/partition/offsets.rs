@@ -1,0 +1,130 @@
+//! Offsets by time and by epoch.
+
+use std::io;
+use std::ops::ControlFlow;
+
+use kaas_proto::record::{RecordBatchView, lookup};
+use kaas_proto::types::{LeaderEpoch, Offset, TimestampMs};
+
+use super::error::LookupError;
+use super::leader::Leader;
+use crate::env::Env;
+use crate::shard::operation::{FoundOffset, IsolationLevel, OffsetQuery};
+
+const NO_TIMESTAMP: TimestampMs = TimestampMs(-1);
+const NOTHING: FoundOffset = FoundOffset { offset: Offset(-1), timestamp: NO_TIMESTAMP, leader_epoch: LeaderEpoch(-1) };
+
+impl<E: Env> Leader<E> {
+    /// Answers one row of ListOffsets.
+    ///
+    /// # Errors
+    /// A segment can't be read.
+    pub async fn find_offset(&self, query: OffsetQuery, isolation: IsolationLevel) -> Result<FoundOffset, LookupError> {
+        let end = self.visible_end(isolation);
+        let at = |offset: Offset| FoundOffset {
+            offset,
+            timestamp: NO_TIMESTAMP,
+            leader_epoch: self.chain().epoch_of(offset).unwrap_or(self.epoch()),
+        };
+        match query {
+            OffsetQuery::Latest => Ok(FoundOffset { leader_epoch: self.epoch(), ..at(end) }),
+            OffsetQuery::Earliest => Ok(at(self.log().log_start())),
+            OffsetQuery::AtOrAfter(time) => self.first_at_or_after(time, end).await.map_err(storage),
+            OffsetQuery::MaxTimestamp => self.largest_timestamp(end).await.map_err(storage),
+        }
+    }
+
+    /// The largest known epoch not above `wanted` and where it ends; epoch -1 and offset -1 if there is none.
+    #[must_use]
+    pub fn end_offset_for(&self, wanted: LeaderEpoch) -> (LeaderEpoch, Offset) {
+        // Up to the high watermark, as a client can have read no further.
+        self.chain().end_offset_for(wanted, self.log().high_watermark()).unwrap_or((LeaderEpoch(-1), Offset(-1)))
+    }
+
+    /// The first record below `end` with this timestamp or a later one.
+    async fn first_at_or_after(&self, time: TimestampMs, end: Offset) -> io::Result<FoundOffset> {
+        let log_start = self.log().log_start();
+        for segment in self.log().segments() {
+            let limit = segment.end.get().map_or(end, |segment_end| segment_end.min(end));
+            if limit <= log_start || segment.max_timestamp.get().is_some_and(|largest| largest < time) {
+                continue;
+            }
+            let open = self.log().open(&segment).await?;
+            let position = {
+                let index = open.index.borrow();
+                // Behind what the index covers there may be a later one.
+                index.position_at(time).unwrap_or(index.covered_bytes)
+            };
+            let mut found = Ok(None);
+            let visit = |batch: RecordBatchView<'_>| {
+                if batch.max_timestamp() >= time && batch.next_offset() > log_start {
+                    found = first_record(batch, time, log_start);
+                    if !matches!(found, Ok(None)) {
+                        return ControlFlow::Break(());
+                    }
+                }
+                ControlFlow::Continue(())
+            };
+            self.log().visit_batches(&segment, &open, position, limit, visit).await?;
+            match found? {
+                Some(found) if found.offset < end => return Ok(found),
+                Some(_) => return Ok(NOTHING),
+                None => {}
+            }
+        }
+        Ok(NOTHING)
+    }
+
+    /// The first of the records below `end` with the largest timestamp (KIP-734).
+    async fn largest_timestamp(&self, end: Offset) -> io::Result<FoundOffset> {
+        let mut largest = NO_TIMESTAMP;
+        for segment in self.log().segments() {
+            let limit = segment.end.get().map_or(end, |segment_end| segment_end.min(end));
+            if limit <= self.log().log_start()
+                || segment.max_timestamp.get().is_some_and(|of_segment| of_segment <= largest)
+            {
+                continue;
+            }
+            let open = self.log().open(&segment).await?;
+            let (position, in_front) = {
+                let index = open.index.borrow();
+                let relative = limit.0 - index.base_offset.0;
+                let behind = index.entries().partition_point(|entry| i64::from(entry.relative_offset) < relative);
+                let last = index.entries()[..behind].last();
+                last.map_or((0, NO_TIMESTAMP), |entry| (u64::from(entry.position), entry.max_timestamp_before))
+            };
+            largest = largest.max(in_front);
+            let visit = |batch: RecordBatchView<'_>| {
+                largest = largest.max(batch.max_timestamp());
+                ControlFlow::Continue(())
+            };
+            self.log().visit_batches(&segment, &open, position, limit, visit).await?;
+        }
+        if largest == NO_TIMESTAMP { Ok(NOTHING) } else { self.first_at_or_after(largest, end).await }
+    }
+
+    /// Finds out the largest timestamp of the oldest segment, for retention.
+    pub(super) async fn learn_oldest_timestamp(&self) -> io::Result<()> {
+        let Some(segment) = self.log().segments().into_iter().next() else { return Ok(()) };
+        let (None, Some(end)) = (segment.max_timestamp.get(), segment.end.get()) else { return Ok(()) };
+        let open = self.log().open(&segment).await?;
+        let covered = open.index.borrow().covered_bytes;
+        self.log().visit_batches(&segment, &open, covered, end, |_| ControlFlow::Continue(())).await?;
+        let index = open.index.borrow();
+        segment.bytes.set(index.covered_bytes);
+        segment.max_timestamp.set(Some(index.max_timestamp));
+        Ok(())
+    }
+}
+
+fn first_record(batch: RecordBatchView<'_>, time: TimestampMs, from: Offset) -> io::Result<Option<FoundOffset>> {
+    let found = lookup::first_at_or_after(batch, time, from).map_err(|error| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("batch at {}: {error}", batch.base_offset()))
+    })?;
+    let leader_epoch = batch.partition_leader_epoch();
+    Ok(found.map(|(offset, timestamp)| FoundOffset { offset, timestamp, leader_epoch }))
+}
+
+fn storage(error: io::Error) -> LookupError {
+    LookupError::Storage(error.to_string().into())
+}

@@ -1,0 +1,96 @@
+//! Handing a partition over in good order: drain, persist, close. Also abandoning it: close, persist nothing.
+//!
+//! The two stay apart. A relinquish is a change of leaders, and what it persists spares the next one work. An abandon
+//! follows the deletion of a topic: whatever it wrote could land in the directory of a topic created anew.
+
+use std::io;
+use std::rc::Rc;
+
+use kaas_proto::types::Offset;
+use tracing::warn;
+
+use super::leader::Leader;
+use crate::env::{Env, Volume};
+use crate::format::manifest::Manifest;
+use crate::format::partition_file::PartitionFile;
+use crate::log::led_log::EndOfLog;
+use crate::log::persist;
+
+impl<E: Env> Leader<E> {
+    /// Stops accepting, waits until everything queued is acknowledged, persists and closes. A leader that was superseded,
+    /// or whose epoch ended by a failure, writes nothing and closes.
+    ///
+    /// `interrupted` completes when a newer command makes waiting pointless.
+    pub(super) async fn relinquish(self: &Rc<Self>, interrupted: impl Future<Output = ()>) {
+        self.stop_accepting();
+        futures_lite::future::or(self.log().at_rest(), interrupted).await;
+        let drained = !self.log().has_ended() && self.log().log_end() == self.log().high_watermark();
+        // The last look: if somebody else has taken over, even hints are theirs to write.
+        if drained
+            && self.log().ask().await.is_ok()
+            && let Err(error) = self.persist().await
+        {
+            // The next leader recovers as after a crash.
+            warn!(directory = %self.log().directory().display(), %error, "relinquishing without persisting");
+        }
+        self.close();
+    }
+
+    async fn persist(&self) -> io::Result<()> {
+        self.checkpoint_at_end().await?;
+        let mut manifest = self.manifest.lock().await;
+        let relinquished = Manifest {
+            high_watermark: self.log().high_watermark(),
+            log_start_offset: self.log().log_start(),
+            relinquished: true,
+            ..manifest.clone()
+        };
+        self.write_manifest(&relinquished).await?;
+        *manifest = relinquished;
+        Ok(())
+    }
+
+    /// Replaces the own manifest, durably.
+    pub(super) async fn write_manifest(&self, manifest: &Manifest) -> io::Result<()> {
+        let (env, directory) = (self.context.env(), self.log().directory());
+        let name = PartitionFile::Manifest(self.epoch()).to_string();
+        persist::replace(env, directory, &name, manifest.encode()).await?;
+        env.volume().sync_directory(directory).await
+    }
+
+    /// Fails what waits and lets go of every handle; writes nothing. What is under way may still land.
+    pub(super) fn close(&self) {
+        self.stop_accepting();
+        self.log().end_with(EndOfLog::Closed);
+        self.log().close_handles();
+    }
+
+    /// Makes a higher log start durable, then asks whether that still counts.
+    ///
+    /// # Errors
+    /// It is not known to be durable, or was not ours to decide.
+    pub(super) async fn record_log_start(&self, offset: Offset) -> Result<(), EndOfLog> {
+        let mut manifest = self.manifest.lock().await;
+        if offset <= manifest.log_start_offset {
+            return self.log().end().map_or(Ok(()), Err);
+        }
+        if let Some(end) = self.log().end() {
+            return Err(end);
+        }
+        let changed = Manifest {
+            high_watermark: self.log().high_watermark(),
+            log_start_offset: offset,
+            chain: manifest.chain.trim(offset),
+            ..manifest.clone()
+        };
+        let written = self.write_manifest(&changed).await;
+        written
+            .map_err(|error| EndOfLog::Failed { reason: format!("the manifest can't be written: {error}").into() })?;
+        self.set_chain(changed.chain.clone());
+        *manifest = changed;
+        self.log().ask().await?;
+        self.log().raise_log_start(offset);
+        self.transactions.borrow_mut().forget_below(offset);
+        Ok(())
+    }
+}

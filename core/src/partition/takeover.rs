@@ -1,0 +1,320 @@
+//! Taking a partition over at a leader epoch: DESIGN section 8, in exactly that order.
+//!
+//! 1. create the own fence, exclusively;
+//! 2. list: a higher epoch supersedes us;
+//! 3. revoke every lower fence;
+//! 4. list again, take the newest chain, verify the end of the log;
+//! 5. establish: the manifest of the new epoch;
+//! 6. ask the own fence. Only then is anything shown, accepted, cut or unlinked.
+//!
+//! A newer command interrupts between any two steps. What an interrupted or overtaken attempt leaves behind is a fence,
+//! and perhaps a manifest that says what was true.
+
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use kaas_proto::types::{LeaderEpoch, Offset};
+
+use super::Partition;
+use super::leader::Established;
+use super::lifecycle::State;
+use super::producer_state::ProducerTable;
+use super::recover::{self, RecoveredState};
+use super::snapshot::capture;
+use super::tidy::Tidy;
+use super::transactions::TransactionIndex;
+use crate::env::{Env, OpenMode, Volume};
+use crate::format::chain::Chain;
+use crate::format::fence::{Fence, Revocation};
+use crate::format::inventory::highest_epoch;
+use crate::format::manifest::Manifest;
+use crate::format::partition_file::PartitionFile;
+use crate::log::appender::{ask_fence, is_full};
+use crate::log::context::FileOf;
+use crate::log::led_log::{LedLog, LogSettings, Recovered};
+use crate::log::persist;
+
+/// Which epoch to take over at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EpochChoice {
+    /// One above the highest that is found: a standalone broker.
+    Above,
+    Exactly(LeaderEpoch),
+}
+
+/// Why a takeover did not end in leading.
+#[derive(Debug)]
+pub enum TakeoverEnd {
+    /// A newer command is there.
+    Interrupted,
+    /// Somebody has this epoch or a higher one.
+    Superseded { epoch: LeaderEpoch, by: Arc<str> },
+    /// Try again: at a higher epoch, or from the recovery on if the fence is still held.
+    Failed { reason: Arc<str>, volume_full: bool },
+}
+
+impl TakeoverEnd {
+    pub(super) fn failed(what: impl fmt::Display, error: &io::Error) -> Self {
+        Self::Failed { reason: format!("{what}: {error}").into(), volume_full: is_full(error) }
+    }
+
+    pub(super) fn refused(reason: impl Into<Arc<str>>) -> Self {
+        Self::Failed { reason: reason.into(), volume_full: false }
+    }
+}
+
+/// The own fence, and what was found when it was created.
+#[derive(Debug)]
+pub(super) struct HeldFence<E: Env> {
+    pub(super) epoch: LeaderEpoch,
+    file: FileOf<E>,
+    /// Lower fences, which this attempt revoked.
+    revoked: Vec<LeaderEpoch>,
+}
+
+/// What a successful takeover hands over.
+pub(super) struct TakenOver<E: Env> {
+    pub(super) established: Established<E>,
+    pub(super) tidy: Tidy,
+}
+
+/// Goes through all steps. The lifecycle follows; the caller enters the state behind the last one.
+pub(super) async fn take_over<E: Env>(
+    partition: &Partition<E>,
+    choice: EpochChoice,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<TakenOver<E>, TakeoverEnd> {
+    let attempt = Attempt { partition, interrupted };
+    let held = match partition.held.take() {
+        Some(held) => held,
+        None => attempt.fence(choice).await?,
+    };
+    let (epoch, revoked) = (held.epoch, held.revoked.clone());
+    match attempt.recover_and_establish(&held).await {
+        Ok((manifest, recovered)) => Ok(attempt.lead(held, manifest, recovered)),
+        Err(failed @ TakeoverEnd::Failed { volume_full: true, .. }) => {
+            // Nothing but room is missing: go on from here when there is some, instead of littering fences.
+            partition.held.replace(Some(HeldFence { epoch, file: held.file, revoked }));
+            Err(failed)
+        }
+        Err(end) => Err(end),
+    }
+}
+
+struct Attempt<'a, E: Env> {
+    partition: &'a Partition<E>,
+    interrupted: &'a dyn Fn() -> bool,
+}
+
+impl<E: Env> Attempt<'_, E> {
+    fn env(&self) -> &E {
+        self.partition.context().env()
+    }
+
+    fn volume(&self) -> &E::Volume {
+        self.env().volume()
+    }
+
+    fn check(&self) -> Result<(), TakeoverEnd> {
+        if (self.interrupted)() { Err(TakeoverEnd::Interrupted) } else { Ok(()) }
+    }
+
+    /// Steps 1 to 3.
+    async fn fence(&self, choice: EpochChoice) -> Result<HeldFence<E>, TakeoverEnd> {
+        self.partition.enter(State::Fencing);
+        let directory = self.partition.directory();
+        if self.partition.context().owns_directories {
+            let made = self.volume().create_directories(directory).await;
+            made.map_err(|error| TakeoverEnd::failed("the directory can't be made", &error))?;
+        }
+        let epoch = match choice {
+            EpochChoice::Exactly(epoch) => epoch,
+            EpochChoice::Above => above(highest_epoch(self.list().await?.iter().map(String::as_str))),
+        };
+        self.check()?;
+        self.partition.attempted.set(Some(epoch));
+        let path = directory.join(PartitionFile::Fence(epoch).to_string());
+        let file = match self.volume().open(&path, OpenMode::CreateNew).await {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(TakeoverEnd::Superseded { epoch, by: format!("whoever made {}", path.display()).into() });
+            }
+            Err(error) => return Err(TakeoverEnd::failed(format_args!("{} can't be made", path.display()), &error)),
+        };
+        self.check()?;
+        let names = self.list_without_higher(epoch).await?;
+        self.check()?;
+        let revocation =
+            Revocation { epoch, broker: self.partition.context().log.broker, time_ms: self.env().wall_clock() };
+        let mut revoked = Vec::new();
+        for lower in lower_fences(&names, epoch) {
+            let path = directory.join(PartitionFile::Fence(lower).to_string());
+            match self.volume().overwrite(&path, revocation.encode()).await {
+                Ok(()) => revoked.push(lower),
+                // A higher epoch has tidied it: the next listing shows whose.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    return Err(TakeoverEnd::failed(format_args!("{} can't be revoked", path.display()), &error));
+                }
+            }
+            self.check()?;
+        }
+        Ok(HeldFence { epoch, file, revoked })
+    }
+
+    async fn list(&self) -> Result<Vec<String>, TakeoverEnd> {
+        let directory = self.partition.directory();
+        let listed = self.volume().list(directory).await;
+        let entries = listed
+            .map_err(|error| TakeoverEnd::failed(format_args!("{} can't be listed", directory.display()), &error))?;
+        Ok(entries.into_iter().map(|entry| entry.name).collect())
+    }
+
+    async fn list_without_higher(&self, epoch: LeaderEpoch) -> Result<Vec<String>, TakeoverEnd> {
+        let names = self.list().await?;
+        match highest_epoch(names.iter().map(String::as_str)) {
+            Some(highest) if highest > epoch => {
+                Err(TakeoverEnd::Superseded { epoch: highest, by: format!("whoever took epoch {highest}").into() })
+            }
+            Some(_) | None => Ok(names),
+        }
+    }
+
+    /// Steps 4 to 6.
+    async fn recover_and_establish(
+        &self,
+        held: &HeldFence<E>,
+    ) -> Result<(Manifest, RecoveredState<FileOf<E>>), TakeoverEnd> {
+        self.partition.enter(State::Recovering);
+        self.check()?;
+        let recovered = self.recover(held.epoch).await?;
+        self.check()?;
+        self.partition.enter(State::Establishing);
+        let manifest = self.establish(held.epoch, &recovered).await?;
+        self.check()?;
+        self.partition.enter(State::Asking);
+        let answer = ask_fence(&held.file).await;
+        self.partition.context().log.counters.asks.add(1);
+        match answer {
+            Ok(Fence::Held) => {}
+            Ok(Fence::Revoked(by)) => {
+                // Whoever it is has gone further than we: a listing would show a higher epoch.
+                return Err(TakeoverEnd::Superseded { epoch: held.epoch, by: by.to_string().into() });
+            }
+            Err(error) => return Err(TakeoverEnd::failed("the own fence can't be asked", &error)),
+        }
+        self.check()?;
+        Ok((manifest, recovered))
+    }
+
+    async fn recover(&self, epoch: LeaderEpoch) -> Result<RecoveredState<FileOf<E>>, TakeoverEnd> {
+        for _ in 0..recover::MAX_LISTINGS {
+            let names = self.list_without_higher(epoch).await?;
+            self.check()?;
+            let found = recover::find_manifest(self.volume(), self.partition.directory(), &names, epoch).await?;
+            self.check()?;
+            match found {
+                recover::Found::Nothing => return Ok(RecoveredState::empty(names)),
+                recover::Found::Manifest(manifest) => {
+                    let recovery = recover::Recovery {
+                        env: self.env(),
+                        directory: self.partition.directory(),
+                        counters: &self.partition.context().log.counters,
+                        interrupted: self.interrupted,
+                    };
+                    return recovery.run(*manifest, names).await;
+                }
+                // It went between the listing and the read: somebody tidied, list again.
+                recover::Found::Gone => {}
+            }
+        }
+        Err(TakeoverEnd::refused("manifests come and go, the directory does not hold still"))
+    }
+
+    /// Step 5: the state of the producers, then the manifest, which makes both count.
+    async fn establish(
+        &self,
+        epoch: LeaderEpoch,
+        recovered: &RecoveredState<FileOf<E>>,
+    ) -> Result<Manifest, TakeoverEnd> {
+        let directory = self.partition.directory();
+        let RecoveredState { log_start, log_end, producers, transactions, .. } = recovered;
+        let former = recovered.manifest.as_ref();
+        let chain = former.map_or_else(Chain::default, |former| former.chain.clone());
+        let chain = chain.extend(epoch, *log_end).map_err(|error| TakeoverEnd::refused(error.to_string()))?;
+        let manifest = Manifest {
+            epoch,
+            high_watermark: *log_end,
+            log_start_offset: *log_start,
+            chain: chain.trim(*log_start),
+            replaced: former.map_or_else(Vec::new, |former| former.replaced.clone()),
+            relinquished: false,
+        };
+        if !producers.is_empty() || !transactions.is_empty() {
+            let name = PartitionFile::Producers(epoch).to_string();
+            let snapshot = capture(*log_end, producers, transactions).encode();
+            let written = persist::replace(self.env(), directory, &name, snapshot).await;
+            written.map_err(|error| TakeoverEnd::failed("the producer snapshot can't be written", &error))?;
+            self.check()?;
+        }
+        let name = PartitionFile::Manifest(epoch).to_string();
+        let written = persist::replace(self.env(), directory, &name, manifest.encode()).await;
+        written.map_err(|error| TakeoverEnd::failed("the manifest can't be written", &error))?;
+        let synced = self.volume().sync_directory(directory).await;
+        synced.map_err(|error| TakeoverEnd::failed("the directory can't be synced", &error))?;
+        Ok(manifest)
+    }
+
+    fn lead(&self, held: HeldFence<E>, manifest: Manifest, recovered: RecoveredState<FileOf<E>>) -> TakenOver<E> {
+        let RecoveredState { segments, log_start, log_end, producers, transactions, names, torn, .. } = recovered;
+        let tidy = Tidy::plan(&manifest, &names, &held.revoked, torn);
+        let log = LedLog::new(
+            Rc::clone(&self.partition.context().log),
+            Recovered {
+                directory: self.partition.directory().to_path_buf(),
+                epoch: held.epoch,
+                fence: held.file,
+                segments,
+                log_start,
+                log_end,
+                settings: LogSettings::from(&*self.partition.config()),
+            },
+        );
+        TakenOver { established: Established { log, manifest, producers, transactions }, tidy }
+    }
+}
+
+/// The first epoch is 1: 0 stands for "never led".
+fn above(highest: Option<LeaderEpoch>) -> LeaderEpoch {
+    LeaderEpoch(highest.map_or(0, |epoch| epoch.0) + 1)
+}
+
+fn lower_fences(names: &[String], epoch: LeaderEpoch) -> Vec<LeaderEpoch> {
+    let mut lower: Vec<_> = names
+        .iter()
+        .filter_map(|name| match PartitionFile::parse(name) {
+            Some(PartitionFile::Fence(lower)) if lower < epoch => Some(lower),
+            _ => None,
+        })
+        .collect();
+    lower.sort_unstable();
+    lower
+}
+
+impl<F> RecoveredState<F> {
+    /// A partition that nobody has led.
+    fn empty(names: Vec<String>) -> Self {
+        Self {
+            manifest: None,
+            segments: Vec::new(),
+            log_start: Offset(0),
+            log_end: Offset(0),
+            producers: ProducerTable::default(),
+            transactions: TransactionIndex::default(),
+            names,
+            torn: None,
+        }
+    }
+}
