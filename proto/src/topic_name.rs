@@ -1,6 +1,8 @@
-//! Which names a topic can have: Kafka's rule, which is also what makes a name safe as a directory on the volume.
+//! Which names a topic can have: Kafka's rule, less the few names that the layout of the volume needs for itself.
 
 use thiserror::Error;
+
+use crate::layout::CLUSTER_DIRECTORY;
 
 /// The longest name; with the suffixes that Kafka's own tools append, it still fits a file name.
 pub const MAX_TOPIC_NAME_LENGTH: usize = 249;
@@ -10,8 +12,10 @@ pub const MAX_TOPIC_NAME_LENGTH: usize = 249;
 pub enum InvalidTopicName {
     #[error("a topic name must not be empty")]
     Empty,
-    #[error("a topic can't be named '.' or '..'")]
-    Dots,
+    #[error("topic name '{name}' begins with '.': such directories belong to the volume itself")]
+    Dot { name: String },
+    #[error("topic name '{CLUSTER_DIRECTORY}' is that of the cluster's own directory")]
+    Reserved,
     #[error("the topic name has {length} characters, at most {MAX_TOPIC_NAME_LENGTH} are allowed")]
     TooLong { length: usize },
     #[error("topic name '{name}': only ASCII letters, digits, '.', '_' and '-' are allowed")]
@@ -26,7 +30,10 @@ pub fn check(name: &str) -> Result<(), InvalidTopicName> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     match name {
         "" => Err(InvalidTopicName::Empty),
-        "." | ".." => Err(InvalidTopicName::Dots),
+        CLUSTER_DIRECTORY => Err(InvalidTopicName::Reserved),
+        _ if name.starts_with('.') => {
+            Err(InvalidTopicName::Dot { name: name.chars().take(MAX_TOPIC_NAME_LENGTH).collect() })
+        }
         _ if name.len() > MAX_TOPIC_NAME_LENGTH => Err(InvalidTopicName::TooLong { length: name.chars().count() }),
         _ if name.bytes().all(allowed) => Ok(()),
         _ => Err(InvalidTopicName::Character { name: name.to_owned() }),
@@ -39,10 +46,11 @@ mod tests {
 
     #[test]
     fn names_are_safe_as_directories() {
-        for good in ["a", "A.b_c-9", "...", &"x".repeat(249)] {
+        for good in ["a", "A.b_c-9", "a...", "__consumer_offsets", &"x".repeat(249)] {
             assert_eq!(check(good), Ok(()), "{good}");
         }
-        for bad in ["", ".", "..", "a/b", "a b", "ä", "a\0", &"x".repeat(250)] {
+        for bad in ["", ".", "..", "...", ".snapshot", "__cluster", "a/b", "a+b", "a b", "ä", "a\0", &"x".repeat(250)]
+        {
             assert!(check(bad).is_err(), "{bad}");
         }
     }

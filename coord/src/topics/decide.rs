@@ -7,6 +7,7 @@ use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::config::topic::TopicConfig;
 use kaas_proto::control::{ConfigChange, NewTopic, TopicName, TopicRefusal};
 use kaas_proto::kafka::error_code::ErrorCode;
+use kaas_proto::topic_name;
 use kaas_proto::types::TopicId;
 use kaas_proto::view::{ClusterView, TopicView};
 
@@ -75,12 +76,12 @@ pub fn creation(
     limit: PartitionLimit,
     new: &NewTopic,
 ) -> Result<(StoredTopic, TopicConfig), TopicRefusal> {
-    let invalid_name = |error: names::NameError| refusal(ErrorCode::InvalidTopicException, error.to_string());
-    names::check(&new.name).map_err(invalid_name)?;
+    topic_name::check(&new.name).map_err(|error| refusal(ErrorCode::InvalidTopicException, error.to_string()))?;
     if view.topic(&new.name).is_some() {
         return Err(refusal(ErrorCode::TopicAlreadyExists, format!("topic '{}' already exists", new.name)));
     }
-    names::check_collision(&new.name, view.topics.keys().map(|name| &**name)).map_err(invalid_name)?;
+    names::check_collision(&new.name, view.topics.keys().map(|name| &**name))
+        .map_err(|collision| refusal(ErrorCode::InvalidTopicException, collision.to_string()))?;
     let partitions = if new.partitions == -1 { broker.num_partitions } else { new.partitions };
     check_count(partitions)?;
     let config = TopicConfig::resolve(broker, &new.configs).map_err(|error| invalid_config(&error))?;

@@ -32,11 +32,12 @@ use kaas_proto::layout::{
     self, CLUSTER_DIRECTORY, COORDINATORS_DIRECTORY, PRODUCER_IDS_DIRECTORY, TOPIC_CONFIG_FILE, TOPIC_ID_FILE,
     incarnation_directory,
 };
+use kaas_proto::topic_name;
 use kaas_proto::types::{BrokerId, COORDINATOR_SLOTS, SlotId, TopicId};
 use serde_json::json;
 
+use super::StoredTopic;
 use super::disk::Disk;
-use super::{StoredTopic, names};
 
 /// What failed, and where.
 #[derive(Debug, thiserror::Error)]
@@ -91,7 +92,7 @@ impl TopicDirectory {
     pub fn list(&self) -> Result<Vec<StoredTopic>, StoreError> {
         let mut topics = Vec::new();
         for name in self.directories()? {
-            if names::check(&name).is_err() {
+            if topic_name::check(&name).is_err() {
                 if !name.starts_with('.') && name != CLUSTER_DIRECTORY {
                     tracing::info!(directory = name, "skipped: no topic has such a name");
                 }
