@@ -108,6 +108,7 @@ impl<E: Env> Partition<E> {
         match end {
             TakeoverEnd::Interrupted => {
                 self.close_leader();
+                self.tell_lost();
                 self.held.take();
                 self.refusal.take();
                 self.enter(State::Closed);

@@ -262,7 +262,11 @@ impl<E: Env> Partition<E> {
             EndOfLog::VolumeFull => self.failed(Arc::from("no space is left on the volume"), true),
             EndOfLog::Closed => {}
         }
-        self.tell_lost();
+        self.context.watchers.lost(self.key);
+        // Where only room is missing, nobody else leads: a coordinator keeps its groups until it leads again.
+        if *end != EndOfLog::VolumeFull {
+            self.tell_lost();
+        }
         self.drive();
     }
 
@@ -271,6 +275,7 @@ impl<E: Env> Partition<E> {
         self.enter(State::Superseded);
         self.context.log.counters.superseded.add(1);
         self.close_leader();
+        self.tell_lost();
         if matches!(self.wanted.get(), Wanted::Lead(_)) {
             self.wanted.set(Wanted::Parked);
         }

@@ -64,13 +64,18 @@ pub struct Broker {
 
 impl Broker {
     pub fn start(env: &MemoryEnv, id: i32) -> Self {
+        Self::start_with(env, id, |_| ())
+    }
+
+    pub fn start_with(env: &MemoryEnv, id: i32, configure: impl FnOnce(&mut ShardConfig)) -> Self {
         let (commands, command_receiver) = mpsc::channel(64);
         let (event_sender, events) = mpsc::channel(1024);
         let (operations, operation_receiver) = queue();
-        let config = ShardConfig {
+        let mut config = ShardConfig {
             owns_directories: true,
             ..ShardConfig::new(ShardId(0), BrokerId(id), &BrokerConfig::default())
         };
+        configure(&mut config);
         let channels =
             ShardChannels { commands: command_receiver, events: event_sender, operations: operation_receiver };
         let shard = Shard::start(env.clone(), config, channels);

@@ -4,4 +4,5 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod basics;
+mod groups;
 mod harness;
