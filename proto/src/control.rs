@@ -114,7 +114,7 @@ impl PartitionKey {
 /// interrupts an older one that still runs.
 #[derive(Debug)]
 pub enum ShardCommand {
-    /// Fence, recover and lead.
+    /// Fence, recover and lead. Sent again for a partition that is led already, it brings a changed configuration.
     TakeOver(TakeOver),
     /// Stop accepting, drain, persist, close.
     Relinquish { partition: PartitionKey },

@@ -189,6 +189,10 @@ impl TopicService {
         blocking(move || store.configure(&stored)).await.map_err(|error| storage(&error))?;
         tracing::info!(topic = name, settings = ?config.own, "topic configured");
         self.state.borrow_mut().change_topic(name, topic.id, |topic| topic.config = config);
+        let changed = self.state.borrow().view().topic(name).cloned();
+        if let Some(changed) = changed {
+            self.take_over_topic(&changed, 0).map_err(too_busy)?;
+        }
         Ok(done)
     }
 

@@ -28,8 +28,8 @@ fn directory(root: &Path) -> TopicStore {
 async fn obey(mut link: ShardLink, told: Rc<RefCell<Vec<String>>>) {
     while let Some(command) = link.commands.recv().await {
         match command {
-            ShardCommand::TakeOver(TakeOver { partition, topic, .. }) => {
-                told.borrow_mut().push(format!("take over {topic}-{}", partition.partition));
+            ShardCommand::TakeOver(TakeOver { partition, topic, config, .. }) => {
+                told.borrow_mut().push(format!("take over {topic}-{} {:?}", partition.partition, config.own));
                 let change = PartitionChange::Leading { epoch: LeaderEpoch(1) };
                 link.events.send(ShardEvent { shard: link.shard, partition, change }).await.unwrap();
             }
@@ -139,7 +139,9 @@ async fn a_topic_lives_and_dies() {
         assert_eq!((deleted.name.as_deref(), deleted.outcome.unwrap().id), (Some("orders"), done.id));
         assert!(harness.state.borrow().view().topics.is_empty());
         assert_eq!(stored.list().unwrap(), []);
-        assert_eq!(harness.told.borrow().iter().filter(|told| *told == "abandon").count(), 2, "each shard");
+        let told = |text: &str| harness.told.borrow().iter().filter(|told| told.contains(text)).count();
+        assert_eq!(told("2097152"), 5, "each partition is told of its new configuration");
+        assert_eq!(told("abandon"), 2, "each shard");
         let name = TopicName::Name("orders".into());
         assert_eq!(code(harness.delete(name).await.outcome), ErrorCode::UnknownTopicOrPartition);
         assert_eq!(code(harness.delete(TopicName::Id(done.id)).await.outcome), ErrorCode::UnknownTopicId);
@@ -208,7 +210,7 @@ async fn a_topic_that_can_not_be_deleted_is_led_again() {
         let mut view = harness.state.borrow().watch();
         view.wait_for(|view| view.topics["orders"].partitions[0].leader.is_some()).await.unwrap();
         let told = harness.told.borrow().clone();
-        assert_eq!(told, ["take over orders-0", "abandon", "abandon", "take over orders-0"]);
+        assert_eq!(told, ["take over orders-0 {}", "abandon", "abandon", "take over orders-0 {}"]);
     })
     .await;
 }
