@@ -167,8 +167,8 @@ impl<E: Env> LedLog<E> {
             return Ok(());
         }
         head.position = commit.end_position;
-        head.tail.clear();
-        head.tail.extend_from_slice(commit.tail());
+        // Exactly as large as it is: every idle log keeps one.
+        head.tail = commit.tail().to_vec();
         self.publish(&segment, &open, &commit);
         if !self.asking.replace(true) {
             self.context.env.spawn(TaskClass::Latency, Rc::clone(self).ask_until_acknowledged());

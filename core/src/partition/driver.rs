@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use futures_lite::future;
 use kaas_proto::control::PartitionChange;
-use kaas_proto::types::LeaderEpoch;
 use tracing::{info, warn};
 
 use super::Partition;
@@ -15,6 +14,7 @@ use super::lifecycle::State;
 use super::takeover::{EpochChoice, TakenOver, TakeoverEnd, take_over};
 use super::tidy::{FENCE_LINGER, Tidy};
 use crate::env::{Env, TaskClass, Volume};
+use crate::log::led_log::STALL_LIMIT;
 
 /// The pause after a failure; doubled with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
@@ -35,8 +35,10 @@ impl<E: Env> Partition<E> {
                 Action::Relinquish => self.relinquish().await,
                 Action::Abandon => self.abandon().await,
                 Action::Close => self.close(),
-                Action::Rest if self.reports.borrow().is_empty() => break,
-                Action::Rest => {}
+                Action::Rest if !self.reports.borrow().is_empty() => {}
+                Action::Rest if self.owes_relinquished.take() => self.report_relinquished(),
+                Action::Rest if self.leaves_directory() => self.remove_directory().await,
+                Action::Rest => break,
             }
         }
         self.driving.set(false);
@@ -152,20 +154,14 @@ impl<E: Env> Partition<E> {
 
     async fn abandon(&self) {
         let Some(leader) = self.leader.borrow().clone() else { return };
-        leader.close();
-        self.leader.take();
-        self.refusal.take();
-        self.tell_lost();
-        self.enter(State::Closed);
+        self.close();
         // What is under way holds handles until it returns.
-        future::or(leader.log().at_rest(), self.context.env().sleep(crate::log::led_log::STALL_LIMIT)).await;
-        self.remove_directory().await;
+        future::or(leader.log().at_rest(), self.context.env().sleep(STALL_LIMIT)).await;
     }
 
-    /// Lets go of everything; says so unless the topic is gone.
+    /// Lets go of everything.
     fn close(&self) {
         let was_led = self.leader.borrow().is_some();
-        let epoch = self.leader.borrow().as_ref().map_or(self.attempted.get(), |leader| Some(leader.epoch()));
         self.close_leader();
         self.held.take();
         self.refusal.take();
@@ -173,16 +169,21 @@ impl<E: Env> Partition<E> {
             self.tell_lost();
         }
         self.enter(State::Closed);
+    }
+
+    fn report_relinquished(&self) {
         if self.wanted.get() == Wanted::Closed {
-            self.report(PartitionChange::Relinquished { epoch: epoch.unwrap_or(LeaderEpoch(0)) });
+            self.report(PartitionChange::Relinquished { epoch: self.attempted.get().unwrap_or_default() });
         }
     }
 
-    /// In local-dev mode nobody else does it.
+    /// Whether the directory of a topic that is gone is ours to remove: in local-dev mode nobody else does it.
+    fn leaves_directory(&self) -> bool {
+        let is_gone = self.state() == State::Closed && self.wanted.get() == Wanted::Abandoned;
+        is_gone && self.context.owns_directories && !self.directory_removed.replace(true)
+    }
+
     async fn remove_directory(&self) {
-        if !self.context.owns_directories {
-            return;
-        }
         let volume = self.context.env().volume();
         for entry in volume.list(&self.directory).await.unwrap_or_default() {
             drop(volume.unlink(&self.directory.join(entry.name)).await);

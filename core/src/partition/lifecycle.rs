@@ -3,9 +3,9 @@
 //! ```text
 //!              take over                                                   ask: no byte
 //!   Closed ───────────────▶ Fencing ──▶ Recovering ──▶ Establishing ──▶ Asking ──▶ Leading ◀──▶ Stalled
-//!     ▲ ▲ ▲                  │ ▲ ▲          ▲                              │          │            │
-//!     │ │ │   interrupted    │ │ │          │ try again, same fence        │          │            │
-//!     │ │ └──────────────────┘ │ │          │                              │          │            │
+//!     ▲ ▲ ▲                  │ ▲ ▲                                         │          │            │
+//!     │ │ │   interrupted    │ │ │                                         │          │            │
+//!     │ │ └──────────────────┘ │ │                                         │          │            │
 //!     │ │   (also from the     │ └───── Failed ◀───────────────────────────┴──────────┤◀───────────┤
 //!     │ │    next three)       │     next epoch   a step, a write or an ask failed    │            │
 //!     │ │                      │            │                                         │            │
@@ -73,7 +73,7 @@ impl State {
             Leading => matches!(next, Stalled | Draining | Failed | Superseded | Closed),
             Stalled => matches!(next, Leading | Draining | Failed | Superseded | Closed),
             Draining => matches!(next, Failed | Superseded | Closed),
-            Failed => matches!(next, Fencing | Recovering | Superseded | Closed),
+            Failed => matches!(next, Fencing | Superseded | Closed),
             Superseded => matches!(next, Fencing | Closed),
         }
     }

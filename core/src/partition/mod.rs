@@ -69,6 +69,9 @@ pub struct Partition<E: Env> {
     /// Failures in a row.
     failures: Cell<u32>,
     driving: Cell<bool>,
+    directory_removed: Cell<bool>,
+    /// Told to let go, and has not yet said that it did.
+    owes_relinquished: Cell<bool>,
     /// Facts for the control thread, in order.
     reports: RefCell<VecDeque<PartitionChange>>,
     settled: Notify,
@@ -94,6 +97,8 @@ impl<E: Env> Partition<E> {
             volume_full: Cell::new(false),
             failures: Cell::new(0),
             driving: Cell::new(false),
+            directory_removed: Cell::new(false),
+            owes_relinquished: Cell::new(false),
             reports: RefCell::default(),
             settled: Notify::new(),
         })
@@ -151,6 +156,7 @@ impl<E: Env> Partition<E> {
     /// A newer command: interrupts whatever is done for an older one.
     pub fn want(self: &Rc<Self>, wanted: Wanted) {
         self.wanted.set(wanted);
+        self.owes_relinquished.set(wanted == Wanted::Closed);
         self.command.set(self.command.get() + 1);
         self.commanded.notify_waiters();
         self.drive();
@@ -296,6 +302,8 @@ impl<E: Env> Partition<E> {
         let leader = self.leader.take();
         if let Some(leader) = leader {
             leader.close();
+            // Readers of a failed epoch wait too.
+            self.context.watchers.lost(self.key);
         }
     }
 

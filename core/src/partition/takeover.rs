@@ -65,13 +65,11 @@ impl TakeoverEnd {
     }
 }
 
-/// The own fence, and what was found when it was created.
+/// The own fence of an attempt.
 #[derive(Debug)]
 pub(super) struct HeldFence<E: Env> {
-    pub(super) epoch: LeaderEpoch,
+    epoch: LeaderEpoch,
     file: FileOf<E>,
-    /// Lower fences, which this attempt revoked.
-    revoked: Vec<LeaderEpoch>,
 }
 
 /// What a successful takeover hands over.
@@ -87,20 +85,28 @@ pub(super) async fn take_over<E: Env>(
     interrupted: &dyn Fn() -> bool,
 ) -> Result<TakenOver<E>, TakeoverEnd> {
     let attempt = Attempt { partition, interrupted };
+    partition.enter(State::Fencing);
     let held = match partition.held.take() {
         Some(held) => held,
         None => attempt.fence(choice).await?,
     };
-    let (epoch, revoked) = (held.epoch, held.revoked.clone());
-    match attempt.recover_and_establish(&held).await {
-        Ok((manifest, recovered)) => Ok(attempt.lead(held, manifest, recovered)),
-        Err(failed @ TakeoverEnd::Failed { volume_full: true, .. }) => {
-            // Nothing but room is missing: go on from here when there is some, instead of littering fences.
-            partition.held.replace(Some(HeldFence { epoch, file: held.file, revoked }));
-            Err(failed)
+    match attempt.follow(&held).await {
+        Ok(found) => Ok(attempt.lead(held, found)),
+        Err(end) => {
+            if matches!(end, TakeoverEnd::Failed { volume_full: true, .. }) {
+                // Nothing but room is missing: go on with this fence when there is some, instead of littering others.
+                partition.held.replace(Some(held));
+            }
+            Err(end)
         }
-        Err(end) => Err(end),
     }
+}
+
+/// What the steps behind the fence gave.
+struct Followed<E: Env> {
+    revoked: Vec<LeaderEpoch>,
+    recovered: RecoveredState<FileOf<E>>,
+    manifest: Manifest,
 }
 
 struct Attempt<'a, E: Env> {
@@ -121,9 +127,8 @@ impl<E: Env> Attempt<'_, E> {
         if (self.interrupted)() { Err(TakeoverEnd::Interrupted) } else { Ok(()) }
     }
 
-    /// Steps 1 to 3.
+    /// Step 1.
     async fn fence(&self, choice: EpochChoice) -> Result<HeldFence<E>, TakeoverEnd> {
-        self.partition.enter(State::Fencing);
         let directory = self.partition.directory();
         if self.partition.context().owns_directories {
             let made = self.volume().create_directories(directory).await;
@@ -143,14 +148,18 @@ impl<E: Env> Attempt<'_, E> {
             }
             Err(error) => return Err(TakeoverEnd::failed(format_args!("{} can't be made", path.display()), &error)),
         };
-        self.check()?;
+        Ok(HeldFence { epoch, file })
+    }
+
+    /// Steps 2 and 3. Returns the fences that are revoked.
+    async fn revoke_lower(&self, epoch: LeaderEpoch) -> Result<Vec<LeaderEpoch>, TakeoverEnd> {
         let names = self.list_without_higher(epoch).await?;
         self.check()?;
-        let revocation =
-            Revocation { epoch, broker: self.partition.context().log.broker, time_ms: self.env().wall_clock() };
+        let broker = self.partition.context().log.broker;
+        let revocation = Revocation { epoch, broker, time_ms: self.env().wall_clock() };
         let mut revoked = Vec::new();
         for lower in lower_fences(&names, epoch) {
-            let path = directory.join(PartitionFile::Fence(lower).to_string());
+            let path = self.partition.directory().join(PartitionFile::Fence(lower).to_string());
             match self.volume().overwrite(&path, revocation.encode()).await {
                 Ok(()) => revoked.push(lower),
                 // A higher epoch has tidied it: the next listing shows whose.
@@ -161,7 +170,7 @@ impl<E: Env> Attempt<'_, E> {
             }
             self.check()?;
         }
-        Ok(HeldFence { epoch, file, revoked })
+        Ok(revoked)
     }
 
     async fn list(&self) -> Result<Vec<String>, TakeoverEnd> {
@@ -182,13 +191,11 @@ impl<E: Env> Attempt<'_, E> {
         }
     }
 
-    /// Steps 4 to 6.
-    async fn recover_and_establish(
-        &self,
-        held: &HeldFence<E>,
-    ) -> Result<(Manifest, RecoveredState<FileOf<E>>), TakeoverEnd> {
-        self.partition.enter(State::Recovering);
+    /// Steps 2 to 6.
+    async fn follow(&self, held: &HeldFence<E>) -> Result<Followed<E>, TakeoverEnd> {
         self.check()?;
+        let revoked = self.revoke_lower(held.epoch).await?;
+        self.partition.enter(State::Recovering);
         let recovered = self.recover(held.epoch).await?;
         self.check()?;
         self.partition.enter(State::Establishing);
@@ -206,7 +213,7 @@ impl<E: Env> Attempt<'_, E> {
             Err(error) => return Err(TakeoverEnd::failed("the own fence can't be asked", &error)),
         }
         self.check()?;
-        Ok((manifest, recovered))
+        Ok(Followed { revoked, recovered, manifest })
     }
 
     async fn recover(&self, epoch: LeaderEpoch) -> Result<RecoveredState<FileOf<E>>, TakeoverEnd> {
@@ -267,9 +274,10 @@ impl<E: Env> Attempt<'_, E> {
         Ok(manifest)
     }
 
-    fn lead(&self, held: HeldFence<E>, manifest: Manifest, recovered: RecoveredState<FileOf<E>>) -> TakenOver<E> {
+    fn lead(&self, held: HeldFence<E>, found: Followed<E>) -> TakenOver<E> {
+        let Followed { revoked, recovered, manifest } = found;
         let RecoveredState { segments, log_start, log_end, producers, transactions, names, torn, .. } = recovered;
-        let tidy = Tidy::plan(&manifest, &names, &held.revoked, torn);
+        let tidy = Tidy::plan(&manifest, &names, &revoked, torn);
         let log = LedLog::new(
             Rc::clone(&self.partition.context().log),
             Recovered {

@@ -3,10 +3,10 @@
 use kaas_core::env::Env;
 use kaas_core::env::memory::{MemoryEnv, Operation};
 use kaas_core::partition::error::{AppendError, FetchError, NotLeading};
-use kaas_core::shard::operation::{Appended, RequiredAcks};
+use kaas_core::shard::operation::{Appended, Produce, ProduceBatch, RequiredAcks, ShardOperation, ShardPort};
 use kaas_proto::types::{LeaderEpoch, Offset, TimestampMs};
 
-use crate::harness::{Broker, batch, names, run, sequenced, settle, topic_config};
+use crate::harness::{Broker, batch, key, names, run, sequenced, settle, topic_config};
 
 #[test]
 fn what_was_appended_is_read() {
@@ -129,5 +129,26 @@ fn repeated_batches_are_recognised_also_after_a_restart() {
                 broker.shut_down().await;
             }
         }
+    });
+}
+
+#[test]
+fn other_shards_reach_it_through_its_queue() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        broker.lead(0, None, &topic_config(&[])).await;
+        let port = broker.handle();
+        let mut answers = Vec::new();
+        for value in 0..3 {
+            let (reply, answer) = tokio::sync::oneshot::channel();
+            let batches = vec![ProduceBatch { partition: key(0), batch: batch(&env, &[&value.to_string()]) }];
+            port.submit(ShardOperation::Produce(Produce { acks: RequiredAcks::All, batches, reply })).unwrap();
+            answers.push(answer);
+        }
+        for answer in answers {
+            answer.await.unwrap().remove(0).unwrap();
+        }
+        assert_eq!(broker.values(0).await, ["0", "1", "2"]);
     });
 }

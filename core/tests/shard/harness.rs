@@ -57,7 +57,7 @@ pub fn run<T>(env: &MemoryEnv, scenario: impl Future<Output = T>) -> T {
 pub struct Broker {
     pub env: MemoryEnv,
     pub shard: Shard<MemoryEnv>,
-    pub operations: ShardHandle,
+    operations: ShardHandle,
     commands: mpsc::Sender<ShardCommand>,
     events: RefCell<mpsc::Receiver<ShardEvent>>,
 }
@@ -119,6 +119,11 @@ impl Broker {
         let (done, is_done) = oneshot::channel();
         self.command(ShardCommand::Shutdown { done }).await;
         is_done.await.unwrap();
+    }
+
+    /// The way in from other shards.
+    pub fn handle(&self) -> ShardHandle {
+        self.operations.clone()
     }
 
     pub fn begin_produce(

@@ -3,6 +3,14 @@
 #![allow(unreachable_pub, reason = "the modules of a test are its own")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
+mod appending;
 mod basics;
+mod commands;
+mod damage;
+mod deleting;
+mod failures;
 mod groups;
 mod harness;
+mod reading;
+mod takeover;
+mod transactions;

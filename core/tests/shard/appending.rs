@@ -1,0 +1,166 @@
+//! Group commit, asks, long polls.
+
+use kaas_core::env::memory::{MemoryEnv, Operation};
+use kaas_core::env::{Env, Volume};
+use kaas_core::shard::operation::RequiredAcks;
+use kaas_proto::types::{LeaderEpoch, Offset};
+
+use crate::harness::{Broker, batch, directory, run, settle, topic_config};
+
+#[test]
+fn what_queues_during_a_write_goes_out_together() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        broker.lead(0, None, &topic_config(&[])).await;
+        broker.append(0, "first").await;
+        let volume = env.volume();
+        let (writes, asks) = (volume.count(Operation::WriteAt), volume.count(Operation::ReadAt));
+        let answers: Vec<_> =
+            (0..100).map(|_| broker.begin_produce(0, RequiredAcks::All, batch(&env, &["x"]))).collect();
+        for (index, answer) in answers.into_iter().enumerate() {
+            let appended = answer.await.unwrap().remove(0).unwrap();
+            assert_eq!(appended.base_offset, Offset(1 + i64::try_from(index).unwrap()));
+        }
+        // The write task takes what is there when it begins.
+        assert_eq!(volume.count(Operation::WriteAt) - writes, 1);
+        assert_eq!(volume.count(Operation::ReadAt) - asks, 1);
+        assert_eq!(broker.values(0).await.len(), 101);
+    });
+}
+
+#[test]
+fn the_next_write_is_in_flight_during_the_ask_and_one_ask_covers_all_that_completed() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        broker.lead(0, None, &topic_config(&[])).await;
+        broker.append(0, "first").await;
+        let volume = env.volume();
+        let (writes, asks) = (volume.count(Operation::WriteAt), volume.count(Operation::ReadAt));
+        volume.hold(Operation::ReadAt);
+        let mut answers = Vec::new();
+        for _ in 0..5 {
+            answers.push(broker.begin_produce(0, RequiredAcks::All, batch(&env, &["x"])));
+            settle(&env).await;
+        }
+        assert_eq!(volume.count(Operation::WriteAt) - writes, 5, "writes do not wait for asks");
+        assert!(answers[0].try_recv().is_err(), "nothing is acknowledged before its ask");
+        assert_eq!(broker.fetch(0, 0).await.unwrap().high_watermark, Offset(1));
+        volume.release(Operation::ReadAt);
+        for answer in answers {
+            answer.await.unwrap().remove(0).unwrap();
+        }
+        // The first ask began when one write was complete; the second covers the other four.
+        assert_eq!(volume.count(Operation::ReadAt) - asks, 2);
+    });
+}
+
+#[test]
+fn an_idle_partition_costs_nothing() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        broker.lead(0, None, &topic_config(&[])).await;
+        broker.append(0, "x").await;
+        settle(&env).await;
+        env.sleep(std::time::Duration::from_secs(120)).await;
+        let operations = [Operation::WriteAt, Operation::ReadAt, Operation::Read, Operation::List, Operation::Write];
+        let before = operations.map(|operation| env.volume().count(operation));
+        env.sleep(std::time::Duration::from_secs(3600)).await;
+        assert_eq!(before, operations.map(|operation| env.volume().count(operation)));
+    });
+}
+
+#[test]
+fn a_segment_rolls_when_it_is_full_or_old() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        let config = topic_config(&[("segment.bytes", "1048576"), ("segment.ms", "60000")]);
+        broker.lead(0, None, &config).await;
+        let large = "x".repeat(400_000);
+        for _ in 0..5 {
+            broker.append(0, &large).await;
+        }
+        env.sleep(std::time::Duration::from_secs(61)).await;
+        broker.append(0, "later").await;
+        settle(&env).await;
+        let names = crate::harness::names(env.volume(), 0).await;
+        let logs: Vec<_> = names.iter().filter_map(|name| name.strip_suffix(".log")).collect();
+        let expected = [0, 2, 4, 5].map(|base| format!("00000001-{base:020}"));
+        assert_eq!(logs, expected);
+        assert_eq!(names.iter().filter(|name| name.ends_with(".index")).count(), 3, "{names:?}");
+        assert_eq!(broker.values(0).await.len(), 6);
+        drop(broker);
+        let again = Broker::start(&env, 1);
+        assert_eq!(again.lead(0, None, &config).await, LeaderEpoch(2));
+        assert_eq!(again.values(0).await.last().unwrap(), "later");
+        assert_eq!(again.values(0).await.len(), 6);
+    });
+}
+
+#[test]
+fn long_polls_wake_up() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        broker.lead(0, None, &topic_config(&[])).await;
+        broker.append(0, "a").await;
+        let mut one_byte = broker.watch(0, 1, 1);
+        let mut many_bytes = broker.watch(0, 1, 200);
+        assert!(broker.watch(0, 0, 1).try_recv().is_ok(), "there is something already");
+        settle(&env).await;
+        assert!(one_byte.try_recv().is_err());
+        broker.append(0, "b").await;
+        assert!(one_byte.try_recv().is_ok());
+        assert!(many_bytes.try_recv().is_err());
+        broker.append(0, &"c".repeat(200)).await;
+        assert!(many_bytes.try_recv().is_ok());
+        let mut lost = broker.watch(0, 3, 1);
+        broker.shut_down().await;
+        assert!(lost.try_recv().is_ok());
+        assert!(broker.watch(0, 3, 1).try_recv().is_ok(), "not led here");
+    });
+}
+
+#[test]
+fn a_full_queue_refuses_and_recovers() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        broker.lead(0, None, &topic_config(&[])).await;
+        broker.append(0, "a").await;
+        env.volume().hold(Operation::WriteAt);
+        let large = "x".repeat(1_000_000);
+        let answers: Vec<_> =
+            (0..40).map(|_| broker.begin_produce(0, RequiredAcks::All, batch(&env, &[&large]))).collect();
+        settle(&env).await;
+        env.volume().release(Operation::WriteAt);
+        let mut outcomes = Vec::new();
+        for answer in answers {
+            outcomes.push(answer.await.unwrap().remove(0));
+        }
+        let refused = outcomes.iter().filter(|outcome| outcome.is_err()).count();
+        assert!((5..10).contains(&refused), "{refused}");
+        assert_eq!(broker.metric("kaas_append_queue_full_total"), refused as u64);
+        broker.append(0, "fits again").await;
+    });
+}
+
+#[test]
+fn segments_hold_the_batches_as_they_are_on_the_wire() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        broker.lead(0, None, &topic_config(&[])).await;
+        broker.append(0, "a").await;
+        broker.append(0, "b").await;
+        let path = directory(0).join("00000001-00000000000000000000.log");
+        let content = env.volume().read(&path, 1 << 20).await.unwrap();
+        let records: Vec<u8> = broker.fetch(0, 0).await.unwrap().records.concat();
+        assert!(content.starts_with(&records));
+        assert_eq!(content.len() % 4096, 0);
+        assert!(content[records.len()..].iter().all(|&byte| byte == 0));
+    });
+}
