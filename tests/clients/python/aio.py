@@ -62,8 +62,8 @@ class AioKafka(Adapter):
         self.wait(self._produce(topic, records, compression, by_key))
 
     async def _produce(self, topic: str, records: list[Record], compression: str, by_key: bool) -> None:
-        codec = None if compression == "none" else compression
-        async with AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", compression_type=codec) as producer:
+        options = {"acks": "all", "compression_type": None if compression == "none" else compression, "enable_idempotence": by_key}
+        async with AIOKafkaProducer(bootstrap_servers=self.bootstrap, **options) as producer:
             sends = [
                 await producer.send(
                     topic,

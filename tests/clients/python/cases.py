@@ -110,7 +110,11 @@ class Adapter(ABC):
 
     @abstractmethod
     def produce(self, topic: str, records: list[Record], compression: str = "none", by_key: bool = False) -> None:
-        """Sends with acks=all and returns when all are acknowledged. `by_key`: the client's partitioner decides."""
+        """Sends with acks=all and returns when all are acknowledged.
+
+        `by_key`: the client's partitioner decides, and the producer is idempotent, since only that keeps the order when
+        a batch has to be sent again.
+        """
 
     @abstractmethod
     def read(self, topic: str, starts: dict[int, int]) -> list[Record]:

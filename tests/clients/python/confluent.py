@@ -40,7 +40,12 @@ class ConfluentKafka(Adapter):
         return len(self.admin.list_topics(topic, timeout=STEP_SECONDS).topics[topic].partitions)
 
     def produce(self, topic: str, records: list[Record], compression: str = "none", by_key: bool = False) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all", "compression.type": compression})
+        producer = Producer({
+            "bootstrap.servers": self.bootstrap,
+            "acks": "all",
+            "compression.type": compression,
+            "enable.idempotence": by_key,
+        })
         errors = []
         for record in records:
             place = {} if by_key else {"partition": record.partition}

@@ -10,6 +10,10 @@ from protocol import STEP_SECONDS, wait_until
 
 REBALANCING = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError)
 
+#: Not 100: a poll that times out just when the topic's metadata arrives, 100 ms after the first join, makes
+#: kafka-python 3.0.12 forget the assignment of the second join for ever.
+POLL_MS = 500
+
 
 class KafkaPython(Adapter):
     name = "kafka-python"
@@ -174,7 +178,7 @@ def taken(consumer: KafkaConsumer, limit: int = 500) -> list[Record]:
             timestamp=record.timestamp,
             offset=record.offset,
         )
-        for records in consumer.poll(timeout_ms=100, max_records=limit).values()
+        for records in consumer.poll(timeout_ms=POLL_MS, max_records=limit).values()
         for record in records
     ]
 

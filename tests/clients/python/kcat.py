@@ -52,6 +52,7 @@ class Kcat(Adapter):
             runs.setdefault((place, record.headers, record.value is None), []).append(record)
         for (partition, headers, null), together in runs.items():
             options = ["-P", "-t", topic, "-p", str(partition), "-z", compression, "-X", "acks=all"]
+            options += ["-X", f"enable.idempotence={str(by_key).lower()}"]
             if null:
                 options.append("-Z")
             for name, value in headers:

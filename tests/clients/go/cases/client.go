@@ -32,7 +32,8 @@ type Client interface {
 	Version() string
 	CreateTopic(topic string, partitions int32) error
 	PartitionCount(topic string) (int, error)
-	// Produce sends with acks=all and returns when all are acknowledged. byKey: the client's partitioner decides.
+	// Produce sends with acks=all and returns when all are acknowledged. byKey: the client's partitioner decides, and the
+	// producer is idempotent, since only that keeps the order when a batch has to be sent again.
 	Produce(topic string, records []Record, codec string, byKey bool) error
 	// Read reads from the given offsets to the present end, without a group.
 	Read(topic string, starts map[int32]int64) ([]Record, error)

@@ -52,6 +52,11 @@ func configuration() *sarama.Config {
 	return config
 }
 
+func makeIdempotent(config *sarama.Config) {
+	config.Producer.Idempotent = true
+	config.Net.MaxOpenRequests = 1 // what sarama demands of an idempotent producer
+}
+
 func (suite suite) Name() string    { return "sarama" }
 func (suite suite) Version() string { return cases.ModuleVersion("github.com/IBM/sarama") }
 
@@ -79,7 +84,9 @@ func (suite suite) PartitionCount(topic string) (int, error) {
 func (suite suite) Produce(topic string, records []cases.Record, codec string, byKey bool) error {
 	config := configuration()
 	config.Producer.Compression = codecs[codec]
-	if !byKey {
+	if byKey {
+		makeIdempotent(config)
+	} else {
 		config.Producer.Partitioner = sarama.NewManualPartitioner
 	}
 	producer, err := sarama.NewSyncProducer([]string{suite.bootstrap}, config)
@@ -271,8 +278,7 @@ func (suite suite) Consume(group, topic string, count int) ([]cases.Record, erro
 
 func (suite suite) ProduceNumbers(topic string, partitions int32, numbered *cases.Numbered) error {
 	config := configuration()
-	config.Producer.Idempotent = true
-	config.Net.MaxOpenRequests = 1 // what sarama demands of an idempotent producer
+	makeIdempotent(config)
 	config.Producer.Partitioner = sarama.NewManualPartitioner
 	config.Producer.Flush.Frequency = 5 * time.Millisecond
 	producer, err := sarama.NewAsyncProducer([]string{suite.bootstrap}, config)

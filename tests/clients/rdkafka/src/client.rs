@@ -83,11 +83,12 @@ impl Client {
         Ok(metadata.topics()[0].partitions().len())
     }
 
-    /// Sends with acks=all and returns when all are acknowledged. `by_key`: the client's partitioner decides.
+    /// Sends with acks=all and returns when all are acknowledged. `by_key`: the client's partitioner decides, and the
+    /// producer is idempotent, since only that keeps the order when a batch has to be sent again.
     pub fn produce(&self, topic: &str, records: &[Record], codec: &str, by_key: bool) -> Outcome<()> {
         let deliveries = Deliveries::default();
         let mut configuration = self.configuration();
-        configuration.set("acks", "all").set("compression.type", codec);
+        configuration.set("acks", "all").set("compression.type", codec).set("enable.idempotence", by_key.to_string());
         let producer: ThreadedProducer<Deliveries> = configuration.create_with_context(deliveries.clone())?;
         for (number, record) in records.iter().enumerate() {
             let mut sent = BaseRecord::<[u8], [u8], _>::with_opaque_to(topic, Box::new(number));
