@@ -81,6 +81,8 @@ pub struct Slot {
     /// Groups whose deletion is on its way. Nothing may begin in them.
     pub(super) deleting: BTreeSet<GroupId>,
     pub(super) sweep: Sweep,
+    /// The last batch was not stored.
+    is_failing: bool,
     reported: Usage,
 }
 
@@ -102,6 +104,7 @@ impl Slot {
             waiters: 0,
             deleting: BTreeSet::new(),
             sweep,
+            is_failing: false,
             reported: Usage::default(),
         };
         let with_members: Vec<GroupId> = slot
@@ -225,15 +228,13 @@ impl Slot {
 
     /// The oldest batch on its way has ended: what it wrote takes effect, in the order of the log.
     pub fn batch_completed(&mut self, now: Now, outcome: Result<Offset, AppendError>) -> AfterBatch {
-        let refusal = match &outcome {
+        self.note_outcome(outcome.as_ref().err());
+        let refusal = match outcome.as_ref().map_err(refusal) {
             Ok(_) => None,
-            Err(error) => {
-                tracing::warn!(slot = %self.id, %error, "a batch of the coordinator was not stored");
-                let Some(refusal) = refusal(error) else {
-                    self.end(now, GroupError::NotCoordinator);
-                    return AfterBatch::Lost;
-                };
-                Some(refusal)
+            Err(Some(refusal)) => Some(refusal),
+            Err(None) => {
+                self.end(now, GroupError::NotCoordinator);
+                return AfterBatch::Lost;
             }
         };
         let completed = self.journal.completed(&self.ledger, outcome.ok());
@@ -251,6 +252,18 @@ impl Slot {
             }
             None => AfterBatch::Continue,
         }
+    }
+
+    /// One line when writes begin to fail and one when they succeed again, however many there are.
+    fn note_outcome(&mut self, error: Option<&AppendError>) {
+        match error {
+            Some(error) if !self.is_failing => {
+                tracing::warn!(slot = %self.id, %error, "the coordinator can't store offsets and memberships");
+            }
+            None if self.is_failing => tracing::info!(slot = %self.id, "the coordinator stores again"),
+            _ => {}
+        }
+        self.is_failing = error.is_some();
     }
 
     /// The leadership is over: everybody who waits is told at once. The slot is to be dropped then.
