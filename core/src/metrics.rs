@@ -59,6 +59,7 @@ counters! {
     cached_reads: Counter "kaas_fetch_cached_reads_total", "Reads of a partition that the tail cache answered.";
     volume_reads: Counter "kaas_fetch_volume_reads_total", "Reads of segments for fetches and look-ups.";
     volume_read_bytes: Counter "kaas_fetch_volume_read_bytes_total", "Bytes of segments read for fetches and look-ups.";
+    reads_ahead: Counter "kaas_fetch_reads_ahead_total", "Reads of segments in front of sequential consumers.";
     segments_opened: Counter "kaas_log_segments_opened_total", "Older segments opened on demand.";
     segments_deleted: Counter "kaas_log_segments_deleted_total", "Segments unlinked, by retention, DeleteRecords or tidying.";
     takeovers: Counter "kaas_partition_takeovers_total", "Takeovers that ended in leading.";
@@ -73,6 +74,7 @@ counters! {
     partitions_stalled: Gauge "kaas_partitions_stalled", "Led partitions with a write that hangs.";
     watchers: Gauge "kaas_watchers", "Long polls that wait.";
     tail_cache_bytes: Gauge "kaas_tail_cache_bytes", "Memory of the tail cache.";
+    read_ahead_bytes: Gauge "kaas_read_ahead_bytes", "Memory of what was read in front of sequential consumers.";
     open_segments: Gauge "kaas_open_segments", "Older segments held open for reading.";
 }
 

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use kaas_proto::types::BrokerId;
 
+use super::read_ahead::ReadAhead;
 use super::segment::{MAX_OPEN_SEGMENTS, OpenSegments};
 use super::tail_cache::{LogId, TailCache};
 use crate::env::{Env, Volume};
@@ -23,6 +24,7 @@ pub struct LogContext<E: Env> {
     /// Who we say we are when we revoke a fence.
     pub broker: BrokerId,
     pub tail_cache: TailCache,
+    pub read_ahead: ReadAhead,
     pub open_segments: OpenSegments<FileOf<E>>,
     pub counters: Rc<Counters>,
     /// Bytes that wait for writes, in all logs.
@@ -37,6 +39,7 @@ impl<E: Env> LogContext<E> {
             env,
             broker,
             tail_cache: TailCache::new(tail_cache_bytes),
+            read_ahead: ReadAhead::default(),
             open_segments: OpenSegments::new(MAX_OPEN_SEGMENTS),
             counters,
             queued_bytes: Cell::new(0),

@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 
 use super::append_queue::AppendQueue;
 use super::context::{FileOf, LogContext};
+use super::read_ahead::Hints;
 use super::segment::{OpenSegment, Segment, index_interval};
 use super::tail_cache::LogId;
 use crate::env::{Env, MonotonicTime};
@@ -137,6 +138,7 @@ pub struct LedLog<E: Env> {
     epoch: LeaderEpoch,
     pub(super) fence: RefCell<Option<Rc<FileOf<E>>>>,
     pub(super) segments: RefCell<Vec<Rc<Segment<FileOf<E>>>>>,
+    pub(super) hints: Hints,
     log_start: Cell<Offset>,
     high_watermark: Cell<Offset>,
     pub(super) written: Cell<Offset>,
@@ -170,6 +172,7 @@ impl<E: Env> LedLog<E> {
             epoch,
             fence: RefCell::new(Some(Rc::new(fence))),
             segments: RefCell::new(segments),
+            hints: Hints::default(),
             log_start: Cell::new(log_start),
             high_watermark: Cell::new(log_end),
             written: Cell::new(log_end),
@@ -318,6 +321,7 @@ impl<E: Env> LedLog<E> {
             head.segment = None;
         }
         self.context.tail_cache.forget(self.id);
+        self.context.read_ahead.forget(self.id);
     }
 
     /// Completes when everything queued is written and acknowledged, or the epoch has ended, and no call is under way.
@@ -376,6 +380,7 @@ impl<E: Env> LedLog<E> {
 impl<E: Env> Drop for LedLog<E> {
     fn drop(&mut self) {
         self.context.tail_cache.forget(self.id);
+        self.context.read_ahead.forget(self.id);
         let queued = self.queue.get_mut().bytes();
         self.context.queued_bytes.set(self.context.queued_bytes.get() - queued);
     }

@@ -9,6 +9,7 @@ pub mod commit;
 pub mod context;
 pub mod led_log;
 pub mod persist;
+pub mod read_ahead;
 pub mod read_progress;
 pub mod reader;
 pub mod recovery;

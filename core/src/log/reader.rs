@@ -14,9 +14,10 @@ use kaas_proto::types::Offset;
 use super::commit::MAX_BATCH_BYTES;
 use super::context::FileOf;
 use super::led_log::LedLog;
+use super::read_ahead::{Hint, READ_AHEAD_BYTES};
 use super::read_progress::{ReadProgress, Stop};
 use super::segment::{OpenSegment, Segment};
-use crate::env::{BLOCK_BYTES, Env, VolumeFile};
+use crate::env::{BLOCK_BYTES, Env, TaskClass, VolumeFile};
 use crate::format::index::{BatchSpan, SegmentIndex};
 
 /// The largest single read, unless one batch is larger.
@@ -55,8 +56,10 @@ impl<E: Env> LedLog<E> {
             }
             if progress.offset == before {
                 self.read_from_volume(progress).await?;
-                if progress.offset == before {
-                    return Ok(()); // Nothing is left, or what is next does not fit.
+                let is_over = progress.offset == before; // Nothing is left, or what is next does not fit.
+                // For a few more bytes the volume is not read again.
+                if is_over || progress.budget < MIN_READ_BYTES {
+                    return Ok(());
                 }
             }
         }
@@ -98,19 +101,23 @@ impl<E: Env> LedLog<E> {
         progress: &mut ReadProgress,
     ) -> io::Result<SegmentRead> {
         let open = self.open(segment).await?;
-        let (mut position, mut passed_offset) = {
-            let index = open.index.borrow();
-            (index.position_of(progress.offset), segment.start)
-        };
+        let hint = self.hints.take(segment.start, progress.offset);
+        let mut position = hint.map_or_else(|| open.index.borrow().position_of(progress.offset), |hint| hint.position);
+        let mut passed_offset = segment.start;
         let mut wanted = progress.budget.clamp(MIN_READ_BYTES, MAX_READ_BYTES);
         loop {
-            let window = self.read_window(&open, position, wanted).await?;
+            let window = self.read_window(segment, &open, position, wanted).await?;
             self.extend_index(&open, position, &window.bytes, limit);
             let (before, end) = (progress.offset, progress.end);
             progress.end = limit;
             let taken = progress.take(&window.bytes);
             progress.end = end;
             if progress.offset > before || progress.is_complete() {
+                let next = position + taken.passed as u64;
+                self.hints.remember(Hint { offset: progress.offset, segment: segment.start, position: next });
+                if hint.is_some() && progress.offset < limit {
+                    self.read_ahead(segment, &open, next);
+                }
                 return Ok(SegmentRead::Progress);
             }
             passed_offset = last_next_offset(&window.bytes[..taken.passed]).unwrap_or(passed_offset);
@@ -143,20 +150,56 @@ impl<E: Env> LedLog<E> {
         self.context.open_segments.open(self.context.env.volume(), &self.directory, segment).await
     }
 
-    /// Bytes of a segment from a batch boundary on.
-    pub(crate) async fn read_window(
+    /// Bytes of a segment from a batch boundary on: those that were read ahead, or else from the volume.
+    async fn read_window(
         &self,
+        segment: &Segment<FileOf<E>>,
         open: &OpenSegment<FileOf<E>>,
         position: u64,
         wanted: usize,
     ) -> io::Result<Window> {
+        // A sequential consumer takes what there is, and begins the next read in time.
+        if let Some(chunk) = self.context.read_ahead.find(self.id, segment.start, position, wanted.min(MIN_READ_BYTES))
+            && let Some(bytes) = chunk.from(position).await
+            && bytes.len() >= wanted.min(MIN_READ_BYTES)
+        {
+            return Ok(Window { bytes, is_last: false });
+        }
         let skipped = usize::try_from(position % BLOCK_BYTES as u64).expect("less than a block");
         let length = (skipped + wanted).next_multiple_of(BLOCK_BYTES);
         let bytes = open.file.read_at(position - skipped as u64, length).await?;
-        self.context.counters.volume_reads.add(1);
-        self.context.counters.volume_read_bytes.add(bytes.len() as u64);
+        self.count_volume_read(bytes.len());
         let is_last = bytes.len() < length;
         Ok(Window { bytes: bytes.slice(skipped.min(bytes.len())..), is_last })
+    }
+
+    fn count_volume_read(&self, bytes: usize) {
+        self.context.counters.volume_reads.add(1);
+        self.context.counters.volume_read_bytes.add(bytes as u64);
+    }
+
+    /// Begins to read what a sequential consumer wants next, unless that is there or under way.
+    fn read_ahead(&self, segment: &Segment<FileOf<E>>, open: &Rc<OpenSegment<FileOf<E>>>, position: u64) {
+        let ahead = &self.context.read_ahead;
+        if ahead.find(self.id, segment.start, position, MIN_READ_BYTES).is_some() {
+            return;
+        }
+        let block = position - position % BLOCK_BYTES as u64;
+        // Of a segment that is appended to, what is not durable yet would be stale soon.
+        let durable = if segment.end.get().is_none() { segment.bytes.get() } else { u64::MAX };
+        let length = usize::try_from(durable.saturating_sub(block)).unwrap_or(usize::MAX).min(READ_AHEAD_BYTES);
+        if length < MIN_READ_BYTES {
+            return;
+        }
+        let chunk = ahead.begin(self.id, segment.start, block, length);
+        let (open, context) = (Rc::clone(open), Rc::clone(&self.context));
+        self.context.env.spawn(TaskClass::Latency, async move {
+            let content = open.file.read_at(block, length.next_multiple_of(BLOCK_BYTES)).await;
+            context.counters.volume_reads.add(1);
+            context.counters.reads_ahead.add(1);
+            context.counters.volume_read_bytes.add(content.as_ref().map_or(0, Bytes::len) as u64);
+            chunk.complete(content);
+        });
     }
 
     /// Shows the batches of a segment from a batch boundary up to `limit`, until `visit` has seen enough.
@@ -174,7 +217,7 @@ impl<E: Env> LedLog<E> {
         let mut wanted = MIN_READ_BYTES;
         let mut next_offset = segment.start;
         while next_offset < limit {
-            let window = self.read_window(open, position, wanted).await?;
+            let window = self.read_window(segment, open, position, wanted).await?;
             self.extend_index(open, position, &window.bytes, limit);
             let mut rest = &window.bytes[..];
             let stop = loop {

@@ -183,6 +183,7 @@ impl<E: Env> Shard<E> {
         counters.partitions_stalled.set(count(|partition| partition.state() == State::Stalled));
         counters.watchers.set(self.0.context.watchers.len() as u64);
         counters.tail_cache_bytes.set(self.0.context.log.tail_cache.bytes() as u64);
+        counters.read_ahead_bytes.set(self.0.context.log.read_ahead.bytes() as u64);
         counters.open_segments.set(self.0.context.log.open_segments.len() as u64);
         counters.collect(&mut metrics);
         self.0.groups.report(&mut metrics);

@@ -152,3 +152,32 @@ fn epochs_end_where_the_chain_says() {
         assert_eq!(found, [(1, 2), (2, 4), (3, 6), (3, 6), (9, 6), (-1, -1)]);
     });
 }
+
+#[test]
+fn sequential_consumers_are_read_ahead_for() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let writer = Broker::start(&env, 1);
+        let config = topic_config(&[]);
+        writer.lead(0, None, &config).await;
+        let value = "x".repeat(30_000);
+        for _ in 0..400 {
+            writer.append(0, &value).await;
+        }
+        drop(writer);
+        let reader = Broker::start(&env, 1);
+        reader.lead(0, None, &config).await;
+        let (mut offset, mut bytes) = (0, 0);
+        while offset < 400 {
+            let fetched = reader.fetch_with(0, offset, IsolationLevel::ReadUncommitted, 1 << 20, true).await.unwrap();
+            let records = fetched.records.concat();
+            offset = Batches::new(&records).last().unwrap().unwrap().next_offset().0;
+            bytes += records.len() as u64;
+        }
+        let ahead = reader.metric("kaas_fetch_reads_ahead_total");
+        assert!(ahead >= 9, "{ahead} of {}", reader.metric("kaas_fetch_volume_reads_total"));
+        let read = reader.metric("kaas_fetch_volume_read_bytes_total");
+        assert!(read < bytes + (3 << 20), "{read} bytes read for {bytes}");
+        assert!(reader.metric("kaas_read_ahead_bytes") <= 16 << 20);
+    });
+}
