@@ -93,6 +93,5 @@ fn an_idle_partition_is_small() {
         let written = (ALLOCATED.load(Ordering::Relaxed) - before) / usize::try_from(PARTITIONS).unwrap();
         assert!(never_written < MAX_BYTES_PER_PARTITION / 2, "{never_written} bytes");
         assert!(written < MAX_BYTES_PER_PARTITION, "{written} bytes");
-        eprintln!("{never_written} bytes, {written} bytes after a write");
     });
 }

@@ -174,6 +174,11 @@ impl MemoryVolume {
         lock(&self.0).failures.entry(operation).or_default().push_back(kind);
     }
 
+    /// No `operation` is doomed any more.
+    pub fn forget_failures(&self, operation: Operation) {
+        lock(&self.0).failures.remove(&operation);
+    }
+
     /// Every `operation` begun from now on hangs until [`MemoryVolume::release`].
     pub fn hold(&self, operation: Operation) {
         lock(&self.0).held.entry(operation).or_default();

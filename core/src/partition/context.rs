@@ -17,6 +17,9 @@ use crate::log::context::LogContext;
 /// How many takeovers of a shard run at once; the others wait their turn.
 pub const MAX_TAKEOVERS: usize = 16;
 
+/// How many partitions of a shard persist what they know at once before they are closed.
+pub const MAX_FAREWELLS: usize = 16;
+
 /// Who wants to know when partitions begin and cease to be led here. Called in the middle of the change: do little.
 pub trait LeadershipObserver<E: Env> {
     fn leads(&self, leader: &Rc<Leader<E>>);
@@ -36,6 +39,7 @@ pub struct PartitionContext<E: Env> {
     /// Local-dev mode: nobody else makes and removes directories in this shard's own memory.
     pub owns_directories: bool,
     pub(super) takeovers: Semaphore,
+    pub(super) farewells: Semaphore,
     events: mpsc::Sender<ShardEvent>,
     observer: OnceCell<Weak<dyn LeadershipObserver<E>>>,
 }
@@ -57,6 +61,7 @@ impl<E: Env> PartitionContext<E> {
             producer_id_expiration,
             owns_directories,
             takeovers: Semaphore::new(MAX_TAKEOVERS),
+            farewells: Semaphore::new(MAX_FAREWELLS),
             events,
             observer: OnceCell::new(),
         })

@@ -15,23 +15,34 @@ const NO_TIMESTAMP: TimestampMs = TimestampMs(-1);
 const NOTHING: FoundOffset = FoundOffset { offset: Offset(-1), timestamp: NO_TIMESTAMP, leader_epoch: LeaderEpoch(-1) };
 
 impl<E: Env> Leader<E> {
+    /// The answer to one row of ListOffsets, if no segment is needed for it.
+    #[must_use]
+    pub fn known_offset(&self, query: OffsetQuery, isolation: IsolationLevel) -> Option<FoundOffset> {
+        let at = |offset, leader_epoch| Some(FoundOffset { offset, timestamp: NO_TIMESTAMP, leader_epoch });
+        match query {
+            OffsetQuery::Latest => at(self.visible_end(isolation), self.epoch()),
+            OffsetQuery::Earliest => {
+                let log_start = self.log().log_start();
+                at(log_start, self.chain().epoch_of(log_start).unwrap_or(self.epoch()))
+            }
+            OffsetQuery::AtOrAfter(_) | OffsetQuery::MaxTimestamp => None,
+        }
+    }
+
     /// Answers one row of ListOffsets.
     ///
     /// # Errors
     /// A segment can't be read.
     pub async fn find_offset(&self, query: OffsetQuery, isolation: IsolationLevel) -> Result<FoundOffset, LookupError> {
-        let end = self.visible_end(isolation);
-        let at = |offset: Offset| FoundOffset {
-            offset,
-            timestamp: NO_TIMESTAMP,
-            leader_epoch: self.chain().epoch_of(offset).unwrap_or(self.epoch()),
-        };
-        match query {
-            OffsetQuery::Latest => Ok(FoundOffset { leader_epoch: self.epoch(), ..at(end) }),
-            OffsetQuery::Earliest => Ok(at(self.log().log_start())),
-            OffsetQuery::AtOrAfter(time) => self.first_at_or_after(time, end).await.map_err(storage),
-            OffsetQuery::MaxTimestamp => self.largest_timestamp(end).await.map_err(storage),
+        if let Some(known) = self.known_offset(query, isolation) {
+            return Ok(known);
         }
+        let end = self.visible_end(isolation);
+        let found = match query {
+            OffsetQuery::AtOrAfter(time) => self.first_at_or_after(time, end).await,
+            _ => self.largest_timestamp(end).await,
+        };
+        found.map_err(|error| LookupError::Storage(error.to_string().into()))
     }
 
     /// The largest known epoch not above `wanted` and where it ends; epoch -1 and offset -1 if there is none.
@@ -123,8 +134,4 @@ fn first_record(batch: RecordBatchView<'_>, time: TimestampMs, from: Offset) -> 
     })?;
     let leader_epoch = batch.partition_leader_epoch();
     Ok(found.map(|(offset, timestamp)| FoundOffset { offset, timestamp, leader_epoch }))
-}
-
-fn storage(error: io::Error) -> LookupError {
-    LookupError::Storage(error.to_string().into())
 }

@@ -25,13 +25,15 @@ impl<E: Env> Leader<E> {
         self.stop_accepting();
         futures_lite::future::or(self.log().at_rest(), interrupted).await;
         let drained = !self.log().has_ended() && self.log().log_end() == self.log().high_watermark();
-        // The last look: if somebody else has taken over, even hints are theirs to write.
-        if drained
-            && self.log().ask().await.is_ok()
-            && let Err(error) = self.persist().await
-        {
-            // The next leader recovers as after a crash.
-            warn!(directory = %self.log().directory().display(), %error, "relinquishing without persisting");
+        if drained {
+            let _permit = self.context.farewells.acquire().await;
+            // The last look: if somebody else has taken over, even hints are theirs to write.
+            if self.log().ask().await.is_ok()
+                && let Err(error) = self.persist().await
+            {
+                // The next leader recovers as after a crash.
+                warn!(directory = %self.log().directory().display(), %error, "relinquishing without persisting");
+            }
         }
         self.close();
     }

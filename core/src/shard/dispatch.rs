@@ -10,8 +10,8 @@ use tokio::sync::mpsc::error::TrySendError;
 use super::Shard;
 use super::gather::Gather;
 use super::operation::{
-    AllocateProducerId, DeleteRecords, DescribePartitions, DescribeProducers, FoundOffset, IsolationLevel, ListOffsets,
-    OffsetForLeaderEpoch, OffsetQuery, Produce, ShardOperation, Watch,
+    AllocateProducerId, DeleteRecords, DescribePartitions, DescribeProducers, ListOffsets, OffsetForLeaderEpoch,
+    Produce, ShardOperation, Watch,
 };
 use crate::env::{Env, TaskClass};
 use crate::log::append_queue::Ticket;
@@ -82,24 +82,22 @@ impl<E: Env> Shard<E> {
         let ListOffsets { isolation, partitions, reply } = request;
         let gather = Gather::new(partitions.len(), reply);
         for (row, (partition, query, believed)) in partitions.into_iter().enumerate() {
-            match self.leader_of_epoch(partition, believed) {
-                Ok(leader) => {
-                    let gather = Rc::clone(&gather);
-                    self.find_offset(leader, query, isolation, move |found| gather.fill(row, found));
+            let leader = match self.leader_of_epoch(partition, believed) {
+                Ok(leader) => leader,
+                Err(error) => {
+                    gather.fill(row, Err(error));
+                    continue;
                 }
-                Err(error) => gather.fill(row, Err(error)),
+            };
+            if let Some(known) = leader.known_offset(query, isolation) {
+                gather.fill(row, Ok(known));
+                continue;
             }
+            let gather = Rc::clone(&gather);
+            self.env().spawn(TaskClass::Latency, async move {
+                gather.fill(row, leader.find_offset(query, isolation).await);
+            });
         }
-    }
-
-    fn find_offset(
-        &self,
-        leader: Rc<Leader<E>>,
-        query: OffsetQuery,
-        isolation: IsolationLevel,
-        then: impl FnOnce(Result<FoundOffset, LookupError>) + 'static,
-    ) {
-        self.env().spawn(TaskClass::Latency, async move { then(leader.find_offset(query, isolation).await) });
     }
 
     fn leader_of_epoch(&self, key: PartitionKey, believed: Option<LeaderEpoch>) -> Result<Rc<Leader<E>>, LookupError> {

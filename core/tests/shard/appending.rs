@@ -1,9 +1,12 @@
 //! Group commit, asks, long polls.
 
+use std::time::Duration;
+
 use kaas_core::env::memory::{MemoryEnv, Operation};
 use kaas_core::env::{Env, Volume};
 use kaas_core::shard::operation::RequiredAcks;
-use kaas_proto::types::{LeaderEpoch, Offset};
+use kaas_proto::record::{BatchBuilder, RecordBatchView};
+use kaas_proto::types::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
 
 use crate::harness::{Broker, batch, directory, run, settle, topic_config};
 
@@ -64,10 +67,10 @@ fn an_idle_partition_costs_nothing() {
         broker.lead(0, None, &topic_config(&[])).await;
         broker.append(0, "x").await;
         settle(&env).await;
-        env.sleep(std::time::Duration::from_secs(120)).await;
+        env.sleep(Duration::from_secs(120)).await;
         let operations = [Operation::WriteAt, Operation::ReadAt, Operation::Read, Operation::List, Operation::Write];
         let before = operations.map(|operation| env.volume().count(operation));
-        env.sleep(std::time::Duration::from_secs(3600)).await;
+        env.sleep(Duration::from_secs(3600)).await;
         assert_eq!(before, operations.map(|operation| env.volume().count(operation)));
     });
 }
@@ -83,7 +86,7 @@ fn a_segment_rolls_when_it_is_full_or_old() {
         for _ in 0..5 {
             broker.append(0, &large).await;
         }
-        env.sleep(std::time::Duration::from_secs(61)).await;
+        env.sleep(Duration::from_secs(61)).await;
         broker.append(0, "later").await;
         settle(&env).await;
         let names = crate::harness::names(env.volume(), 0).await;
@@ -162,5 +165,45 @@ fn segments_hold_the_batches_as_they_are_on_the_wire() {
         assert!(content.starts_with(&records));
         assert_eq!(content.len() % 4096, 0);
         assert!(content[records.len()..].iter().all(|&byte| byte == 0));
+    });
+}
+
+#[test]
+fn log_append_time_is_the_brokers() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        broker.lead(0, None, &topic_config(&[("message.timestamp.type", "LogAppendTime")])).await;
+        let old =
+            BatchBuilder::new().producer(ProducerId(1), ProducerEpoch(0), 0).record(TimestampMs(5), None, None).build();
+        let first = broker.produce(0, old.clone()).await.unwrap();
+        assert_eq!(first.log_append_time, env.wall_clock());
+        env.sleep(Duration::from_secs(5)).await;
+        assert_eq!(broker.produce(0, old).await.unwrap(), first, "a repeated batch has the time of its original");
+        let fetched = broker.fetch(0, 0).await.unwrap().records.concat();
+        let stored = RecordBatchView::read(&fetched).unwrap();
+        stored.check_crc().unwrap();
+        assert!(stored.is_log_append_time());
+        assert_eq!((stored.max_timestamp(), stored.base_timestamp()), (first.log_append_time, TimestampMs(5)));
+    });
+}
+
+#[test]
+fn the_durability_dial_acknowledges_early_and_says_so() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        broker.lead(0, None, &topic_config(&[("flush.messages", "3")])).await;
+        env.volume().hold(Operation::WriteAt);
+        let mut answers: Vec<_> =
+            (0..4).map(|_| broker.begin_produce(0, RequiredAcks::All, batch(&env, &["x"]))).collect();
+        let answered: Vec<_> = answers.iter_mut().map(|answer| answer.try_recv().is_ok()).collect();
+        assert_eq!(answered, [true, true, false, false], "the third waits until it is durable");
+        assert_eq!(broker.fetch(0, 0).await.unwrap().high_watermark, Offset(0), "but nobody sees them before");
+        assert_eq!(broker.metric("kaas_log_early_acknowledgements_total"), 2);
+        env.volume().release(Operation::WriteAt);
+        for answer in answers.drain(2..) {
+            answer.await.unwrap().remove(0).unwrap();
+        }
     });
 }

@@ -174,12 +174,16 @@ impl Broker {
 
     /// Offsets and values from an offset to the high watermark.
     pub async fn read(&self, partition: i32, offset: i64) -> Vec<(i64, String)> {
+        self.try_read(partition, offset).await.unwrap()
+    }
+
+    pub async fn try_read(&self, partition: i32, offset: i64) -> Result<Vec<(i64, String)>, FetchError> {
         let mut next = offset;
         let mut found = Vec::new();
         loop {
-            let fetched = self.fetch(partition, next).await.unwrap();
+            let fetched = self.fetch(partition, next).await?;
             if fetched.records.is_empty() {
-                return found;
+                return Ok(found);
             }
             for batch in fetched.records.iter().flat_map(|part| Batches::new(part)) {
                 let batch = batch.unwrap();
@@ -238,7 +242,12 @@ pub fn batch(env: &MemoryEnv, values: &[&str]) -> Bytes {
 
 /// A batch of one record from idempotent producer 9.
 pub fn sequenced(env: &MemoryEnv, sequence: i32, value: &str) -> Bytes {
-    let builder = BatchBuilder::new().producer(ProducerId(9), ProducerEpoch(0), sequence);
+    sequenced_by(env, 9, sequence, value)
+}
+
+/// A batch of one record from an idempotent producer.
+pub fn sequenced_by(env: &MemoryEnv, producer: i64, sequence: i32, value: &str) -> Bytes {
+    let builder = BatchBuilder::new().producer(ProducerId(producer), ProducerEpoch(0), sequence);
     builder.record(env.wall_clock(), Some(b"k"), Some(value.as_bytes())).build()
 }
 

@@ -11,6 +11,7 @@ mod deleting;
 mod failures;
 mod groups;
 mod harness;
+mod random;
 mod reading;
 mod takeover;
 mod transactions;
