@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_lite::future;
-use kaas_core::env::memory::{MemoryEnv, MemoryVolume};
+use kaas_core::env::memory::MemoryEnv;
 use kaas_core::env::{Env, Volume};
 use kaas_core::partition::error::{AppendError, DeleteRecordsError, FetchError};
 use kaas_core::shard::operation::{
@@ -54,20 +54,20 @@ pub fn run<T>(env: &MemoryEnv, scenario: impl Future<Output = T>) -> T {
 }
 
 /// One broker with one shard.
-pub struct Broker {
-    pub env: MemoryEnv,
-    pub shard: Shard<MemoryEnv>,
+pub struct Broker<E: Env = MemoryEnv> {
+    pub env: E,
+    pub shard: Shard<E>,
     operations: ShardHandle,
     commands: mpsc::Sender<ShardCommand>,
     events: RefCell<mpsc::Receiver<ShardEvent>>,
 }
 
-impl Broker {
-    pub fn start(env: &MemoryEnv, id: i32) -> Self {
+impl<E: Env> Broker<E> {
+    pub fn start(env: &E, id: i32) -> Self {
         Self::start_with(env, id, |_| ())
     }
 
-    pub fn start_with(env: &MemoryEnv, id: i32, configure: impl FnOnce(&mut ShardConfig)) -> Self {
+    pub fn start_with(env: &E, id: i32, configure: impl FnOnce(&mut ShardConfig)) -> Self {
         let (commands, command_receiver) = mpsc::channel(64);
         let (event_sender, events) = mpsc::channel(1024);
         let (operations, operation_receiver) = queue();
@@ -232,7 +232,7 @@ impl Broker {
     }
 }
 
-pub fn batch(env: &MemoryEnv, values: &[&str]) -> Bytes {
+pub fn batch(env: &impl Env, values: &[&str]) -> Bytes {
     let mut builder = BatchBuilder::new();
     for value in values {
         builder.push(env.wall_clock(), Some(b"k"), Some(value.as_bytes()), &[]);
@@ -241,18 +241,18 @@ pub fn batch(env: &MemoryEnv, values: &[&str]) -> Bytes {
 }
 
 /// A batch of one record from idempotent producer 9.
-pub fn sequenced(env: &MemoryEnv, sequence: i32, value: &str) -> Bytes {
+pub fn sequenced(env: &impl Env, sequence: i32, value: &str) -> Bytes {
     sequenced_by(env, 9, sequence, value)
 }
 
 /// A batch of one record from an idempotent producer.
-pub fn sequenced_by(env: &MemoryEnv, producer: i64, sequence: i32, value: &str) -> Bytes {
+pub fn sequenced_by(env: &impl Env, producer: i64, sequence: i32, value: &str) -> Bytes {
     let builder = BatchBuilder::new().producer(ProducerId(producer), ProducerEpoch(0), sequence);
     builder.record(env.wall_clock(), Some(b"k"), Some(value.as_bytes())).build()
 }
 
 /// The names in a partition's directory, sorted.
-pub async fn names(volume: &MemoryVolume, partition: i32) -> Vec<String> {
+pub async fn names(volume: &impl Volume, partition: i32) -> Vec<String> {
     let mut names: Vec<_> =
         volume.list(&directory(partition)).await.unwrap().into_iter().map(|entry| entry.name).collect();
     names.sort();
@@ -260,6 +260,6 @@ pub async fn names(volume: &MemoryVolume, partition: i32) -> Vec<String> {
 }
 
 /// Gives background work its time.
-pub async fn settle(env: &MemoryEnv) {
+pub async fn settle(env: &impl Env) {
     env.sleep(Duration::from_millis(50)).await;
 }

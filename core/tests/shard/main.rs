@@ -9,6 +9,7 @@ mod commands;
 mod damage;
 mod deleting;
 mod failures;
+mod files;
 mod groups;
 mod harness;
 mod random;
