@@ -1,1 +1,131 @@
-fn main() {}
+//! The `kaas` binary: reads the options, checks the machine, puts shards and control thread together, and waits.
+
+mod logging;
+mod options;
+mod shard;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, anyhow};
+use kaas_coord::admin::{self, Facts};
+use kaas_coord::standalone::{self, StandaloneError, StandaloneOptions};
+use kaas_coord::thread::{self, ControlError};
+use kaas_core::env::executor::spawn_shard;
+use kaas_core::env::memory::MemoryVolume;
+use kaas_core::shard::port;
+use kaas_net::listener;
+use kaas_net::server::ConnectionCounter;
+use kaas_proto::control::link;
+
+use options::{Checked, Mode, Options};
+use shard::{Serving, ShardParts, Storage};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let started = Instant::now();
+    let options = Options::from_process();
+    logging::start(options.log_level.clone());
+    match run(options, started) {
+        Ok(()) => {
+            tracing::info!("stopped");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            tracing::error!("kaas ends: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the broker until it is told to stop.
+fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
+    let shards = options.shards.unwrap_or_else(default_shards);
+    let storage = match &options.mode {
+        Mode::LocalDev => Storage::Memory(MemoryVolume::default()),
+        Mode::Standalone(directory) => Storage::Directory(directory.clone()),
+    };
+    let listeners = listener::bind(&options.listen, shards)?;
+    let admin_listener = admin::bind(options.admin_listen).with_context(|| {
+        format!("{} can't be used for the admin endpoint; choose another one with --admin-listen", options.admin_listen)
+    })?;
+    let admin_address = admin_listener.local_addr()?;
+    let addresses: Vec<_> =
+        listeners[0].iter().map(|listener| (Arc::clone(&listener.name), listener.address)).collect();
+    let config = Arc::new(options.config);
+    let prepared = standalone::prepare(StandaloneOptions {
+        broker: options.broker,
+        listeners: options.advertised,
+        data_directory: options.mode.data_directory(),
+        config: Arc::clone(&config),
+        open_files: open_files(),
+    })?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        mode = options.mode.name(),
+        broker = options.broker.0,
+        cluster = &*prepared.view().cluster_id,
+        topics = prepared.view().topics.len(),
+        shards,
+        "kaas starts"
+    );
+
+    let (control, links) = link(shards, Arc::clone(prepared.view()));
+    let (handles, operations): (Vec<_>, Vec<_>) = links.iter().map(|_| port::queue()).unzip();
+    let connections = Arc::new(ConnectionCounter::default());
+    let serving = Serving::all(shards);
+    let mut threads = Vec::new();
+    for ((link, operations), listeners) in links.into_iter().zip(operations).zip(listeners) {
+        let parts = ShardParts {
+            broker: options.broker,
+            config: Arc::clone(&config),
+            storage: storage.clone(),
+            operations,
+            handles: handles.clone(),
+            listeners,
+            connections: Arc::clone(&connections),
+            serving: serving.clone(),
+            link,
+        };
+        let name = format!("shard-{}", parts.link.shard);
+        let thread = spawn_shard(&name, None, move || shard::run(parts));
+        threads.push(thread.map_err(|error| anyhow!("{name} could not be started: {error}"))?);
+    }
+    let facts = Facts { version: env!("CARGO_PKG_VERSION"), mode: options.mode.name(), started };
+    let control =
+        thread::start(prepared, control, admin_listener, facts).context("the control thread did not start")?;
+    for (name, address) in addresses {
+        tracing::info!(listener = &*name, "listening on {address} (Kafka)");
+    }
+    tracing::info!("admin on {admin_address}");
+
+    let ended = control.join().map_err(|_| anyhow!("the control thread has panicked"))?;
+    // A shard that can't start, or hangs, is not waited for, unless it is the one that says why.
+    let ended_first = match &ended {
+        Ok(()) => None,
+        Err(ControlError::Standalone(StandaloneError::ShardEnded(shard))) => Some(usize::from(shard.0)),
+        Err(_) => return Ok(ended?),
+    };
+    for (index, thread) in threads.into_iter().enumerate() {
+        if ended_first.is_none_or(|first| first == index) {
+            let result = thread.join().map_err(|error| anyhow!("{error}")).and_then(|result| result);
+            result.with_context(|| format!("shard {index} has ended"))?;
+        }
+    }
+    Ok(ended?)
+}
+
+/// The soft limit of open files, as the kernel shows it.
+fn open_files() -> u64 {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let soft = |line: &str| line.strip_prefix("Max open files")?.split_whitespace().next()?.parse().ok();
+    limits.lines().find_map(soft).unwrap_or(1024)
+}
+
+fn default_shards() -> u16 {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    u16::try_from(if cpus > 2 { cpus - 1 } else { cpus }).unwrap_or(u16::MAX)
+}

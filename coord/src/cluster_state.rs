@@ -25,6 +25,8 @@ pub struct ClusterState {
     view: Arc<ClusterView>,
     publish: watch::Sender<Arc<ClusterView>>,
     leadership: Leadership,
+    /// All that was found at start has been taken over, and that was logged.
+    ready: bool,
 }
 
 impl ClusterState {
@@ -41,7 +43,7 @@ impl ClusterState {
                 leadership.assign(partition, Arc::clone(&topic.name));
             }
         }
-        Self { view, publish, leadership }
+        Self { view, publish, leadership, ready: false }
     }
 
     #[must_use]
@@ -106,6 +108,7 @@ impl ClusterState {
                 }
             }
         }
+        self.say_when_ready();
         if !changes.is_empty() {
             self.change(|view| {
                 for (topic, key, leader, epoch) in changes {
@@ -114,6 +117,20 @@ impl ClusterState {
             });
         }
         superseded
+    }
+
+    fn say_when_ready(&mut self) {
+        if !self.ready {
+            let counts = self.leadership.counts();
+            self.ready = counts.settled();
+            if self.ready {
+                tracing::info!(
+                    leading = counts.leading,
+                    failed = counts.failed,
+                    "ready: all partitions are taken over"
+                );
+            }
+        }
     }
 
     fn change(&mut self, change: impl FnOnce(&mut ClusterView)) {

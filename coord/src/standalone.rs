@@ -156,7 +156,6 @@ pub(crate) async fn run(
 
 /// Takes note of what shards report, all that is there at a time, until this broker is superseded.
 pub(crate) async fn follow(state: &RefCell<ClusterState>, events: &mut mpsc::Receiver<ShardEvent>) -> Superseded {
-    let mut ready = false;
     loop {
         let Some(first) = events.recv().await else { return pending().await };
         let mut batch = vec![first];
@@ -167,11 +166,6 @@ pub(crate) async fn follow(state: &RefCell<ClusterState>, events: &mut mpsc::Rec
         if let Some(superseded) = superseded {
             return superseded;
         }
-        let counts = state.borrow().leadership().counts();
-        if !ready && counts.settled() {
-            tracing::info!(leading = counts.leading, failed = counts.failed, "ready: all partitions are taken over");
-        }
-        ready = counts.settled();
     }
 }
 

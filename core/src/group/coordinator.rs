@@ -219,7 +219,7 @@ impl<E: Env> GroupCoordinator<E> {
             ready.forget_topics(&leadership.forgotten);
             leadership.state = State::Ready(Box::new(ready));
         }
-        tracing::info!(%slot, records = replayed.records, bytes = replayed.log_bytes, "coordinator slot is loaded");
+        tracing::debug!(%slot, records = replayed.records, bytes = replayed.log_bytes, "coordinator slot is loaded");
         self.wake_timer_at(alarm);
 
         let tickets: RefCell<VecDeque<Ticket>> = RefCell::default();

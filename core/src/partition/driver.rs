@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_lite::future;
 use kaas_proto::control::PartitionChange;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::Partition;
 use super::action::{Action, Situation, Wanted, next_action};
@@ -95,7 +95,7 @@ impl<E: Env> Partition<E> {
         self.volume_full.set(false);
         self.context.log.counters.takeovers.add(1);
         let log = leader.log();
-        info!(
+        debug!(
             directory = %self.directory.display(), epoch = %leader.epoch(), log_start = %log.log_start(),
             high_watermark = %log.high_watermark(), "leading"
         );

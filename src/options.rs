@@ -1,0 +1,450 @@
+//! The command line: what there is, what it accepts, and what it means together.
+
+use std::env;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use kaas_net::listener::NamedAddress;
+use kaas_proto::config::Effect;
+use kaas_proto::config::broker::{BROKER_CONFIGS, BrokerConfig, Origin};
+use kaas_proto::types::BrokerId;
+use kaas_proto::view::ListenerAddress;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+
+/// Set by the pod's template (downward API); tells a pod's broker from one that somebody runs by hand.
+const POD_NAME: &str = "MY_POD_NAME";
+
+/// A broker that speaks Kafka's protocol and keeps its data on a shared volume.
+///
+/// Without --data-dir everything is kept in memory and lost at the end (local-dev mode). Each option can also be given
+/// by the environment variable that is named with it; there, lists are separated by commas.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "kaas", version, after_long_help = settings_help())]
+pub(crate) struct Options {
+    /// Where the data lies. The file system must take direct I/O; NFS must be 4.1 or newer.
+    #[arg(long, value_name = "DIR", env = "KAAS_DATA_DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+
+    /// Where to listen for Kafka clients; repeatable, each with a name of its own (PLAINTEXT if none is given). Port 0
+    /// takes a free port and prints it. An IPv6 address stands in brackets: [::1]:9092.
+    #[arg(
+        long,
+        value_name = "[NAME=]HOST:PORT",
+        env = "KAAS_LISTEN",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:9092"
+    )]
+    pub(crate) listen: Vec<NamedAddress>,
+
+    /// What clients of the listener of that name are told to connect to; repeatable. Without it: the address that the
+    /// client connected to.
+    #[arg(long, value_name = "[NAME=]HOST:PORT", env = "KAAS_ADVERTISE", value_delimiter = ',')]
+    pub(crate) advertise: Vec<NamedAddress>,
+
+    /// Where /metrics, /healthz and /readyz are served.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "KAAS_ADMIN_LISTEN",
+        default_value = "127.0.0.1:8080",
+        value_parser = admin_address
+    )]
+    pub(crate) admin_listen: SocketAddr,
+
+    /// How many shards to run, each on a CPU of its own. Default: the CPUs that the process may use, less one for the
+    /// control thread when there are more than two.
+    #[arg(long, value_name = "NUMBER", env = "KAAS_SHARDS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) shards: Option<u16>,
+
+    /// The id of this broker, from 0.
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        env = "KAAS_BROKER_ID",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(i32).range(0..)
+    )]
+    pub(crate) broker_id: i32,
+
+    /// How much is logged: off, error, warn, info, debug or trace, also by module: info,kaas_net=debug.
+    #[arg(long, value_name = "LEVEL", env = "KAAS_LOG_LEVEL", default_value = "info", value_parser = log_level)]
+    pub(crate) log_level: Targets,
+
+    /// Sets a broker configuration by Kafka's name; repeatable. By environment: KAAS_SET=NAME=VALUE,NAME=VALUE. All of
+    /// them are listed below (kaas --help).
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) set: Vec<Setting>,
+
+    /// Takes a data directory on NFS 3 or 4.0. There a write that was sent twice can land after a newer one, so an
+    /// acknowledged record can be lost when the server or the network fails.
+    #[arg(long, env = "KAAS_ACCEPT_NFS3", value_parser = clap::builder::BoolishValueParser::new())]
+    pub(crate) accept_nfs3: bool,
+}
+
+/// `--set NAME=VALUE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    name: String,
+    value: String,
+}
+
+/// A text that is no setting.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("accepted is NAME=VALUE, for example num.partitions=4; kaas --help lists the names")]
+pub(crate) struct InvalidSetting;
+
+impl FromStr for Setting {
+    type Err = InvalidSetting;
+
+    fn from_str(text: &str) -> Result<Self, InvalidSetting> {
+        let (name, value) = text.split_once('=').ok_or(InvalidSetting)?;
+        Ok(Self { name: name.trim().to_owned(), value: value.trim().to_owned() })
+    }
+}
+
+/// What the options mean together.
+#[derive(Clone, Debug)]
+pub(crate) struct Checked {
+    pub(crate) mode: Mode,
+    pub(crate) listen: Vec<NamedAddress>,
+    /// One per listener, for clients.
+    pub(crate) advertised: Vec<ListenerAddress>,
+    pub(crate) admin_listen: SocketAddr,
+    pub(crate) shards: Option<u16>,
+    pub(crate) broker: BrokerId,
+    pub(crate) log_level: Targets,
+    pub(crate) config: BrokerConfig,
+    #[expect(dead_code, reason = "the check of the volume's file system comes with the probe")]
+    pub(crate) accept_nfs3: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    LocalDev,
+    Standalone(PathBuf),
+}
+
+impl Mode {
+    pub(crate) fn data_directory(&self) -> Option<PathBuf> {
+        match self {
+            Self::LocalDev => None,
+            Self::Standalone(directory) => Some(directory.clone()),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::LocalDev => "local-dev",
+            Self::Standalone(_) => "standalone",
+        }
+    }
+}
+
+/// Options that are fine by themselves, but not together or not here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum OptionError {
+    #[error(
+        "{POD_NAME} is '{0}', so this is a pod of a cluster, and cluster mode does not exist yet. Without that variable \
+         kaas runs as a standalone broker: one pod, with --data-dir on a volume of its own"
+    )]
+    ClusterMode(String),
+    #[error("--advertise {0} has no listener: its name must be one of those of --listen ({1})")]
+    NoSuchListener(NamedAddress, String),
+    #[error("--advertise {0} is given twice for one listener")]
+    AdvertisedTwice(NamedAddress),
+    #[error(
+        "--advertise {0} is nothing that a client can connect to: accepted is the address of this machine and a port"
+    )]
+    NotReachable(NamedAddress),
+    #[error("--set {0}")]
+    Setting(#[from] kaas_proto::config::ConfigError),
+    #[error("{SETTINGS} holds '{0}': {InvalidSetting}")]
+    SettingsVariable(String),
+}
+
+/// `--set` by environment. A part without `=` continues the value before it, which is a list.
+const SETTINGS: &str = "KAAS_SET";
+
+impl Options {
+    /// Reads the command line and the environment. Whatever is wrong ends the process with a message that names it.
+    pub(crate) fn from_process() -> Checked {
+        Self::parse().check(|name| env::var(name).ok()).unwrap_or_else(|error| {
+            Self::command().error(ErrorKind::ValueValidation, error).exit();
+        })
+    }
+
+    fn check(self, variable: impl Fn(&str) -> Option<String>) -> Result<Checked, OptionError> {
+        if let Some(pod) = variable(POD_NAME).filter(|pod| !pod.is_empty()) {
+            return Err(OptionError::ClusterMode(pod));
+        }
+        let advertised = advertised(&self.listen, &self.advertise)?;
+        let mut settings = settings_of_variable(&variable(SETTINGS).unwrap_or_default())?;
+        settings.extend(self.set);
+        let shown = |addresses: &[NamedAddress]| addresses.iter().map(listener_url).collect::<Vec<_>>().join(",");
+        let mut config =
+            BrokerConfig::resolve(settings.iter().map(|setting| (setting.name.as_str(), setting.value.as_str())))?
+                .with_option("broker.id", self.broker_id.to_string())
+                .with_option("node.id", self.broker_id.to_string())
+                .with_option("listeners", shown(&self.listen));
+        if !self.advertise.is_empty() {
+            config = config.with_option("advertised.listeners", shown(&self.advertise));
+        }
+        let mode = match self.data_dir {
+            Some(directory) => {
+                config = config.with_option("log.dirs", directory.display().to_string());
+                Mode::Standalone(directory)
+            }
+            None => Mode::LocalDev,
+        };
+        Ok(Checked {
+            mode,
+            listen: self.listen,
+            advertised,
+            admin_listen: self.admin_listen,
+            shards: self.shards,
+            broker: BrokerId(self.broker_id),
+            log_level: self.log_level,
+            config,
+            accept_nfs3: self.accept_nfs3,
+        })
+    }
+}
+
+fn advertised(listen: &[NamedAddress], advertise: &[NamedAddress]) -> Result<Vec<ListenerAddress>, OptionError> {
+    for (position, address) in advertise.iter().enumerate() {
+        if !listen.iter().any(|listener| listener.name == address.name) {
+            let names = listen.iter().map(|listener| &*listener.name).collect::<Vec<_>>().join(", ");
+            return Err(OptionError::NoSuchListener(address.clone(), names));
+        }
+        if advertise[..position].iter().any(|other| other.name == address.name) {
+            return Err(OptionError::AdvertisedTwice(address.clone()));
+        }
+        if address.port == 0 || matches!(&*address.host, "0.0.0.0" | "::") {
+            return Err(OptionError::NotReachable(address.clone()));
+        }
+    }
+    let of = |name: &Arc<str>| advertise.iter().find(|address| address.name == *name);
+    let listeners = listen.iter().map(|listener| ListenerAddress {
+        name: Arc::clone(&listener.name),
+        advertised: of(&listener.name).map(|address| (Arc::clone(&address.host), address.port)),
+    });
+    Ok(listeners.collect())
+}
+
+/// As Kafka writes a listener.
+fn listener_url(address: &NamedAddress) -> String {
+    let NamedAddress { name, host, port } = address;
+    if host.contains(':') { format!("{name}://[{host}]:{port}") } else { format!("{name}://{host}:{port}") }
+}
+
+fn settings_of_variable(text: &str) -> Result<Vec<Setting>, OptionError> {
+    let mut settings: Vec<Setting> = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        match (part.parse(), settings.last_mut()) {
+            (Ok(setting), _) => settings.push(setting),
+            (Err(_), Some(list)) => list.value = format!("{},{part}", list.value),
+            (Err(_), None) => return Err(OptionError::SettingsVariable(part.to_owned())),
+        }
+    }
+    Ok(settings)
+}
+
+fn admin_address(text: &str) -> Result<SocketAddr, String> {
+    let accepted = "accepted is HOST:PORT, for example 127.0.0.1:8080, [::1]:8080 or 0.0.0.0:0";
+    let mut addresses = text.to_socket_addrs().map_err(|error| format!("{error}; {accepted}"))?;
+    addresses.next().ok_or_else(|| format!("the host has no address; {accepted}"))
+}
+
+fn log_level(text: &str) -> Result<Targets, String> {
+    let mut targets = Targets::new().with_default(LevelFilter::INFO);
+    for part in text.split(',').map(str::trim) {
+        let (module, level) = part.split_once('=').map_or((None, part), |(module, level)| (Some(module), level));
+        let level = match level.to_ascii_lowercase().as_str() {
+            "off" => LevelFilter::OFF,
+            "error" => LevelFilter::ERROR,
+            "warn" => LevelFilter::WARN,
+            "info" => LevelFilter::INFO,
+            "debug" => LevelFilter::DEBUG,
+            "trace" => LevelFilter::TRACE,
+            _ => {
+                let accepted = "off, error, warn, info, debug, trace, or MODULE=LEVEL";
+                return Err(format!("'{part}' is no level; accepted is {accepted}, separated by commas"));
+            }
+        };
+        targets = match module {
+            Some(module) => targets.with_target(module, level),
+            None => targets.with_default(level),
+        };
+    }
+    Ok(targets)
+}
+
+/// The settings of the table, for `--help`.
+fn settings_help() -> String {
+    let mut own = String::new();
+    let mut defaults = String::new();
+    for row in BROKER_CONFIGS.iter() {
+        let definition = &row.definition;
+        let default = definition.default.unwrap_or("unset");
+        let text = match row.origin {
+            Origin::Option(_) => continue,
+            Origin::Setting => &mut own,
+            Origin::TopicDefault(_) => &mut defaults,
+        };
+        let mut line = format!("  {}={default}\n      {}", definition.name, definition.documentation);
+        if let Some(kafka) = definition.kafka_default {
+            line += &format!(" (Kafka's default: {kafka})");
+        }
+        line += &match definition.effect {
+            Effect::Acted => "\n".to_owned(),
+            Effect::Shown(reason) => format!(" Accepted without effect: {reason}.\n"),
+            Effect::OnlyDefault(reason) => format!(" Only the default is accepted: {reason}.\n"),
+        };
+        *text += &line;
+    }
+    format!(
+        "Settings (--set NAME=VALUE, or {SETTINGS}=NAME=VALUE,…), with their defaults:\n{own}\n\
+         Defaults of topics, for those that do not set the configuration themselves:\n{defaults}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Options, String> {
+        let arguments = std::iter::once("kaas").chain(arguments.iter().copied());
+        Options::try_parse_from(arguments).map_err(|error| error.to_string())
+    }
+
+    fn check(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Checked, OptionError> {
+        let variable =
+            |name: &str| variables.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned());
+        parse(arguments).unwrap().check(variable)
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn without_options_it_is_local_dev_on_the_usual_ports() {
+        let checked = check(&[], &[]).unwrap();
+        assert_eq!(checked.mode, Mode::LocalDev);
+        assert_eq!(checked.listen[0].to_string(), "PLAINTEXT=127.0.0.1:9092");
+        assert_eq!(checked.admin_listen.to_string(), "127.0.0.1:8080");
+        assert_eq!((checked.broker, checked.shards), (BrokerId(1), None));
+        assert_eq!(checked.advertised, [ListenerAddress { name: "PLAINTEXT".into(), advertised: None }]);
+    }
+
+    #[test]
+    fn listeners_have_names_and_may_be_ipv6() {
+        let arguments = [
+            "--data-dir",
+            "/d",
+            "--listen",
+            "A=[::1]:0",
+            "--listen",
+            "b=0.0.0.0:9",
+            "--advertise",
+            "b=kaas.example:19",
+        ];
+        let checked = check(&arguments, &[]).unwrap();
+        assert_eq!(checked.mode, Mode::Standalone("/d".into()));
+        assert_eq!(&*checked.listen[0].host, "::1");
+        assert_eq!(checked.advertised[1].advertised, Some(("kaas.example".into(), 19)));
+        let entries = checked.config.entries();
+        let value = |name: &str| entries.iter().find(|entry| entry.definition.name == name).unwrap().value.clone();
+        assert_eq!(value("listeners").unwrap(), "A://[::1]:0,B://0.0.0.0:9");
+        assert_eq!(value("advertised.listeners").unwrap(), "B://kaas.example:19");
+        assert_eq!((value("log.dirs").unwrap().as_str(), value("broker.id").unwrap().as_str()), ("/d", "1"));
+    }
+
+    #[test]
+    fn a_bad_option_is_named_with_its_value_and_what_is_accepted() {
+        for (arguments, parts) in [
+            (["--listen", "9092"], ["--listen", "'9092'", "HOST:PORT"]),
+            (["--listen", "::1:9092"], ["--listen", "'::1:9092'", "[::1]:9092"]),
+            (["--admin-listen", "8080"], ["--admin-listen", "'8080'", "127.0.0.1:8080"]),
+            (["--shards", "0"], ["--shards", "'0'", "1..=1024"]),
+            (["--broker-id", "-3"], ["--broker-id", "'-3'", "0..="]),
+            (["--log-level", "loud"], ["--log-level", "'loud'", "debug"]),
+            (["--set", "num.partitions"], ["--set", "'num.partitions'", "NAME=VALUE"]),
+        ] {
+            let error = parse(&[&format!("{}={}", arguments[0], arguments[1])]).unwrap_err();
+            for part in parts {
+                assert!(error.contains(part), "{part} is missing in: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn options_must_fit_together() {
+        let refused = |arguments: &[&str]| check(arguments, &[]).unwrap_err().to_string();
+        let error = refused(&["--advertise", "X=h:1"]);
+        assert!(error.contains("X=h:1") && error.contains("(PLAINTEXT)"), "{error}");
+        let error = refused(&["--advertise", "0.0.0.0:9092"]);
+        assert!(error.contains("--advertise PLAINTEXT=0.0.0.0:9092"), "{error}");
+        let error = refused(&["--advertise", "h:1", "--advertise", "h:2"]);
+        assert!(error.contains("twice"), "{error}");
+        let error = refused(&["--set", "num.partitions=0"]);
+        assert_eq!(
+            error,
+            "--set invalid value '0' for num.partitions: accepted is a whole number of 32 bits, 1 or more"
+        );
+    }
+
+    #[test]
+    fn a_pod_is_told_that_there_is_no_cluster_mode() {
+        let error = check(&["--data-dir", "/d"], &[("MY_POD_NAME", "kaas-0")]).unwrap_err().to_string();
+        assert!(
+            error.contains("MY_POD_NAME is 'kaas-0'") && error.contains("cluster mode does not exist yet"),
+            "{error}"
+        );
+        assert!(check(&[], &[("MY_POD_NAME", "")]).is_ok());
+    }
+
+    #[test]
+    fn settings_of_the_environment_come_first_and_may_be_lists() {
+        let variables = [("KAAS_SET", "log.cleanup.policy=compact,delete, num.partitions=3,log.retention.ms=5")];
+        let checked = check(&["--set", "num.partitions=4"], &variables).unwrap();
+        assert_eq!(checked.config.num_partitions, 4);
+        let entries = checked.config.entries();
+        let policy = entries.iter().find(|entry| entry.definition.name == "log.cleanup.policy").unwrap();
+        assert_eq!(policy.value.as_deref(), Some("compact,delete"));
+        let error = check(&[], &[("KAAS_SET", "delete")]).unwrap_err().to_string();
+        assert!(error.starts_with("KAAS_SET holds 'delete'"), "{error}");
+    }
+
+    #[test]
+    fn log_levels_go_by_module() {
+        let level = log_level("warn,kaas_net=debug").unwrap();
+        assert!(level.would_enable("kaas_net::connection", &tracing::Level::DEBUG));
+        assert!(!level.would_enable("kaas_core", &tracing::Level::INFO));
+    }
+
+    #[test]
+    fn help_explains_every_option_and_lists_every_setting() {
+        let help = Options::command().render_long_help().to_string();
+        for argument in Options::command().get_arguments() {
+            let name = argument.get_long().unwrap();
+            assert!(help.contains(&format!("--{name}")), "{name}");
+            assert!(name == "help" || name == "version" || argument.get_help().is_some(), "{name} is not explained");
+            let by_variable = argument.get_env().is_some() || matches!(name, "set" | "help" | "version");
+            assert!(by_variable, "{name} can't be given by environment");
+        }
+        for row in BROKER_CONFIGS.iter() {
+            let settable = !matches!(row.origin, Origin::Option(_));
+            assert_eq!(help.contains(&format!("  {}=", row.definition.name)), settable, "{}", row.definition.name);
+        }
+        assert!(help.contains("flush.interval.messages=1\n"), "{help}");
+        assert!(help.contains(SETTINGS));
+    }
+}
