@@ -20,7 +20,9 @@ pub(crate) fn start(level: Targets) {
         let thread = std::thread::current();
         let thread = thread.name().unwrap_or("without a name").to_owned();
         let at = panic.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
-        let message = panic.payload_as_str().unwrap_or("no message");
+        let text = panic.payload().downcast_ref::<&str>().copied();
+        let message = text.or_else(|| panic.payload().downcast_ref::<String>().map(String::as_str));
+        let message = message.unwrap_or("no message");
         let backtrace = std::backtrace::Backtrace::capture();
         tracing::error!(thread, at, "kaas ends because of a bug: {message}\n{backtrace}");
         process::abort();
