@@ -10,7 +10,6 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn};
 use std::io;
-use std::net::Shutdown;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, ready};
@@ -18,6 +17,7 @@ use std::task::{Poll, ready};
 use bytes::Bytes;
 use futures_lite::future;
 use kaas_core::env::MonotonicTime;
+use tokio::sync::Notify;
 
 use crate::activity::Activity;
 use crate::close_reason::CloseReason;
@@ -42,6 +42,7 @@ pub(crate) struct Connection {
     stopping: Cell<bool>,
     /// Why others ended it.
     verdict: RefCell<Option<CloseReason>>,
+    ended: Notify,
 }
 
 impl Connection {
@@ -54,25 +55,29 @@ impl Connection {
             context,
             stopping: Cell::new(false),
             verdict: RefCell::new(None),
+            ended: Notify::new(),
         }
     }
 
     /// Ends the connection from outside, at once.
     pub(crate) fn close(&self, reason: CloseReason) {
         self.verdict.borrow_mut().get_or_insert(reason);
-        self.socket.shutdown(Shutdown::Both);
+        self.ended.notify_one();
     }
 
     /// Reads no further request; the connection ends when those that it has read are answered.
     pub(crate) fn stop(&self) {
         self.stopping.set(true);
-        self.socket.shutdown(Shutdown::Read);
+        self.socket.stop_reading();
     }
 
     /// Runs until either side ends it.
     pub(crate) async fn serve(&self) -> CloseReason {
-        let end = future::or(self.read_requests(), self.write_responses()).await;
-        self.verdict.take().unwrap_or(end)
+        let verdict = async {
+            self.ended.notified().await;
+            self.verdict.take().expect("a reason comes before the end")
+        };
+        future::or(verdict, future::or(self.read_requests(), self.write_responses())).await
     }
 
     async fn read_requests(&self) -> CloseReason {

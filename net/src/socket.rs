@@ -73,12 +73,12 @@ impl ClientSocket {
         SockRef::from(&socket).send_vectored_with_flags(&slices[..count], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
     }
 
-    /// Ends the connection for whoever reads or writes it.
-    pub(crate) fn shutdown(&self, how: Shutdown) {
+    /// Whoever waits for something to read finds the end.
+    pub(crate) fn stop_reading(&self) {
         let stream = self.stream.borrow();
         let socket = listener::descriptor(&stream);
         // An error means that the other side was first.
-        let _ = SockRef::from(&socket).shutdown(how);
+        let _ = SockRef::from(&socket).shutdown(Shutdown::Read);
     }
 
     /// How often something was written, for counting system calls.
