@@ -12,7 +12,7 @@ use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::control::ControlRequest;
 use kaas_proto::types::ShardId;
 use kaas_proto::view::ClusterView;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::activity;
 use crate::close_reason::CloseReason;
@@ -44,7 +44,9 @@ pub struct Server {
 
 impl Server {
     /// Serves the listeners until the broker stops: accepts nothing more then, lets connections answer what they have
-    /// read, and completes when all are closed. Runs in the task queue of its caller, and all its connections with it.
+    /// read, and completes when those of all shards are closed, or after the grace of a stop. Until then the shard must go
+    /// on: another one may need it for its last answers. Runs in the task queue of its caller, and all its connections
+    /// with it.
     pub async fn run(self, listeners: Vec<BoundListener>) {
         let parts = ContextParts {
             shard: self.shard,
@@ -61,7 +63,7 @@ impl Server {
             counter: self.connections,
             connections: RefCell::default(),
             next_id: Cell::new(0),
-            closed: tokio::sync::Notify::new(),
+            closed: Notify::new(),
         });
         let listeners = listeners.into_iter().map(ShardListener::new);
         let accepting: Vec<_> =
@@ -71,8 +73,10 @@ impl Server {
         for task in accepting {
             task.cancel().await;
         }
-        running.stop().await;
+        let grace = Deadline::after(running.context.limits.stop_grace);
+        running.stop(grace).await;
         sweeping.cancel().await;
+        grace.cut(running.counter.none_open()).await;
     }
 }
 
@@ -82,7 +86,7 @@ struct Running {
     counter: Arc<ConnectionCounter>,
     connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
     next_id: Cell<u64>,
-    closed: tokio::sync::Notify,
+    closed: Notify,
 }
 
 impl Running {
@@ -151,8 +155,7 @@ impl Running {
         }
     }
 
-    async fn stop(&self) {
-        let grace = Deadline::after(self.context.limits.stop_grace);
+    async fn stop(&self, grace: Deadline) {
         for connection in self.connections.borrow().values() {
             connection.stop();
         }
@@ -183,6 +186,7 @@ fn describe(bound: Bound) -> &'static str {
 #[derive(Debug, Default)]
 pub struct ConnectionCounter {
     open: AtomicUsize,
+    none_open: Notify,
     /// Used only if there is a limit per address.
     #[expect(
         clippy::disallowed_types,
@@ -198,9 +202,25 @@ struct Admission {
 }
 
 impl ConnectionCounter {
+    async fn none_open(&self) {
+        loop {
+            let closed = self.none_open.notified();
+            if self.open.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            closed.await;
+        }
+    }
+
+    fn leave(&self) {
+        if self.open.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.none_open.notify_waiters();
+        }
+    }
+
     fn admit(self: &Arc<Self>, ip: IpAddr, limits: &Limits) -> Result<Admission, Bound> {
-        if self.open.fetch_add(1, Ordering::Relaxed) >= limits.connections {
-            self.open.fetch_sub(1, Ordering::Relaxed);
+        if self.open.fetch_add(1, Ordering::SeqCst) >= limits.connections {
+            self.leave();
             return Err(Bound::Connections);
         }
         let mut admission = Admission { counter: Arc::clone(self), limited_ip: None };
@@ -224,7 +244,7 @@ impl ConnectionCounter {
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        self.counter.open.fetch_sub(1, Ordering::Relaxed);
+        self.counter.leave();
         if let Some(ip) = self.limited_ip {
             let mut by_ip = self.counter.by_ip();
             if let Some(count) = by_ip.get_mut(&ip) {
@@ -255,6 +275,6 @@ mod tests {
         assert!(admit([1; 4]).is_ok());
         drop(third);
         assert!(counter.by_ip().is_empty());
-        assert_eq!(counter.open.load(Ordering::Relaxed), 0);
+        assert_eq!(counter.open.load(Ordering::SeqCst), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! DescribeProducers 0: the producers that partitions remember (KIP-664).
 //!
-//! As in Kafka, but `coordinator_epoch` is always -1: transactions are not there yet.
+//! As in Kafka.
 
 use kaas_core::partition::error::LookupError;
 use kaas_core::shard::operation::{ActiveProducer, DescribeProducers, ShardOperation};
@@ -51,7 +51,7 @@ fn state(producer: ActiveProducer) -> ProducerState {
         producer_epoch: i32::from(producer.producer_epoch.0),
         last_sequence: producer.last_sequence,
         last_timestamp: producer.last_timestamp,
-        coordinator_epoch: -1,
+        coordinator_epoch: producer.coordinator_epoch,
         current_txn_start_offset: producer.current_transaction_start_offset,
     }
 }

@@ -110,15 +110,19 @@ impl<'a> Poller<'a> {
     }
 
     async fn poll(&self) -> Vec<PartitionData> {
-        let mut last = false;
+        let (mut last, mut former) = (false, None);
         loop {
             let Round { rows, bytes, urgent, watched } = self.read().await;
-            if last || urgent || bytes >= self.min_bytes || watched.is_empty() || self.deadline.left().is_zero() {
+            let enough = urgent || bytes >= self.min_bytes || watched.is_empty();
+            // Woken for nothing new: the shard has too many waiters, or the client wants more than it takes.
+            let in_vain = former.is_some_and(|former| bytes <= former);
+            if last || enough || in_vain || self.deadline.left().is_zero() {
                 return rows;
             }
             // What was read is not kept while waiting: it may be much, and it is there again in no time.
             drop(rows);
             self.call.hold(None);
+            former = Some(bytes);
             last = !self.wait(watched, self.min_bytes - bytes).await;
         }
     }

@@ -44,7 +44,6 @@ pub(crate) struct Broker {
     pub(crate) address: SocketAddr,
     pub(crate) switches: Arc<Switches>,
     pub(crate) view: watch::Sender<Arc<ClusterView>>,
-    pub(crate) connections: Arc<ConnectionCounter>,
     snapshots: Vec<mpsc::Sender<oneshot::Sender<ShardMetrics>>>,
     stopping: watch::Sender<bool>,
     shards: Vec<ExecutorJoinHandle<()>>,
@@ -68,14 +67,11 @@ impl Broker {
         let connections = Arc::new(ConnectionCounter::default());
         let (handles, queues): (Vec<_>, Vec<_>) = (0..options.shards).map(|_| port::queue()).unzip();
         let (mut shards, mut snapshots) = (Vec::new(), Vec::new());
-        let (serving, ended) = watch::channel(());
-        let serving = Arc::new(serving);
         for ((link, listeners), mut queue) in links.into_iter().zip(listeners).zip(queues) {
             let (snapshot, mut wanted) = mpsc::channel::<oneshot::Sender<ShardMetrics>>(1);
             snapshots.push(snapshot);
             let (handles, switches, limits) = (handles.clone(), Arc::clone(&switches), limits.clone());
             let (config, connections) = (Arc::clone(&config), Arc::clone(&connections));
-            let (serving, mut ended) = (Arc::clone(&serving), ended.clone());
             let main = async move || {
                 let shard = PretendedShard::new(Arc::clone(&switches));
                 let own = {
@@ -119,18 +115,17 @@ impl Broker {
                         let _ = reply.send(snapshot);
                     }
                 });
+                let (done, ended) = oneshot::channel();
                 tasks.spawn(TaskClass::Latency, async move {
                     server.run(listeners).await;
-                    drop(serving);
+                    let _ = done.send(());
                 });
-                // Another shard may still need this one for its last answers.
-                ended.changed().await.unwrap_err();
+                ended.await.unwrap();
             };
             shards.push(spawn_shard("net-test", None, main).unwrap());
         }
-        drop(serving);
         let control = start_control(&config, view.clone(), &switches, requests);
-        Self { address, switches, view, connections, snapshots, stopping, shards, control: Some(control) }
+        Self { address, switches, view, snapshots, stopping, shards, control: Some(control) }
     }
 
     pub(crate) fn client(&self) -> Client {

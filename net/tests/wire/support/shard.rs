@@ -49,7 +49,7 @@ struct State {
     logs: HashMap<PartitionKey, Log>,
     watches: Vec<Watch>,
     held_appends: Vec<HeldAppend>,
-    held_joins: Vec<Box<GroupOperation>>,
+    held_joins: Vec<GroupOperation>,
     next_producer_id: i64,
     committed: HashMap<String, OffsetCommitRequest>,
 }
@@ -117,6 +117,7 @@ impl PretendedShard {
                     producer_epoch: ProducerEpoch(1),
                     last_sequence: 9,
                     last_timestamp: TimestampMs(8),
+                    coordinator_epoch: -1,
                     current_transaction_start_offset: Offset(-1),
                 };
                 let _ = describe.reply.send(describe.partitions.iter().map(|_| Ok(vec![producer])).collect());
@@ -137,7 +138,7 @@ impl PretendedShard {
             ShardOperation::Group(operation) => {
                 let joins = matches!(*operation, GroupOperation::Join { .. });
                 if joins && self.switches.hold_joins.load(Ordering::SeqCst) {
-                    state.held_joins.push(operation);
+                    state.held_joins.push(*operation);
                 } else {
                     state.group(*operation);
                 }
