@@ -1,8 +1,11 @@
 //! What a shard counts.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
+use hdrhistogram::Histogram;
 use kaas_proto::metrics::{MetricKind, MetricName, ShardMetrics};
+
+use crate::env::MonotonicTime;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $field:ident: $kind:ident $name:literal, $help:literal;)*) => {
@@ -10,6 +13,10 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $field: Count,)*
+            /// How long writes of group commits took.
+            pub write_time: Durations,
+            /// How long asks took.
+            pub ask_time: Durations,
         }
 
         impl Counters {
@@ -21,9 +28,43 @@ macro_rules! counters {
                     #[expect(clippy::cast_precision_loss, reason = "a metric of more than 2^53 may be off by one")]
                     metrics.values.push((name, Vec::new(), self.$field.get() as f64));
                 )*
+                metrics.histograms.push((WRITE_TIME, Vec::new(), self.write_time.0.borrow().clone()));
+                metrics.histograms.push((ASK_TIME, Vec::new(), self.ask_time.0.borrow().clone()));
             }
         }
     };
+}
+
+const WRITE_TIME: MetricName = MetricName {
+    name: "kaas_log_write_seconds",
+    help: "How long the stable writes of group commits took.",
+    kind: MetricKind::Histogram,
+};
+const ASK_TIME: MetricName = MetricName {
+    name: "kaas_fence_ask_seconds",
+    help: "How long reads of the own fence took.",
+    kind: MetricKind::Histogram,
+};
+
+/// Longer durations count as this long: ten minutes, in microseconds.
+const LONGEST_US: u64 = 600_000_000;
+
+/// How long something took, in microseconds, to two digits.
+#[derive(Debug)]
+pub struct Durations(RefCell<Histogram<u64>>);
+
+impl Default for Durations {
+    fn default() -> Self {
+        Self(RefCell::new(Histogram::new_with_bounds(1, LONGEST_US, 2).expect("the bounds are valid")))
+    }
+}
+
+impl Durations {
+    /// Notes the time between two points of the clock.
+    pub fn record(&self, from: MonotonicTime, to: MonotonicTime) {
+        let microseconds = to.0.saturating_sub(from.0) / 1000;
+        self.0.borrow_mut().saturating_record(microseconds.clamp(1, LONGEST_US));
+    }
 }
 
 /// A number that one shard changes.

@@ -132,9 +132,11 @@ impl<E: Env> LedLog<E> {
                 NextStep::Rest => break,
                 NextStep::Roll => self.roll(&mut head),
                 NextStep::Write(batches) => {
-                    self.write_began.set(Some(self.context.env.now()));
+                    let began = self.context.env.now();
+                    self.write_began.set(Some(began));
                     let outcome = self.write(&mut head, &batches).await;
                     self.write_began.set(None);
+                    self.context.counters.write_time.record(began, self.context.env.now());
                     self.came_back();
                     if let Err(error) = outcome {
                         self.write_failed(&error);
@@ -295,10 +297,12 @@ impl<E: Env> LedLog<E> {
         let fence = self.fence.borrow().clone();
         let (None, Some(fence)) = (self.end(), fence) else { return Err(self.end().unwrap_or(EndOfLog::Closed)) };
         let outermost = self.ask_began.get().is_none();
+        let began = self.context.env.now();
         if outermost {
-            self.ask_began.set(Some(self.context.env.now()));
+            self.ask_began.set(Some(began));
         }
         let answer = ask_fence(&*fence).await;
+        self.context.counters.ask_time.record(began, self.context.env.now());
         if outermost {
             self.ask_began.set(None);
             self.came_back();

@@ -136,7 +136,8 @@ pub fn note(
         };
         transactions.ended(producer_id, base_offset, outcome);
     } else {
-        producers.appended(batch, base_offset, max_timestamp, now);
+        let keeps = |id| transactions.first_offset_of(id).is_some();
+        producers.appended(batch, base_offset, max_timestamp, now, keeps);
         if batch.is_transactional() {
             transactions.begun(producer_id, base_offset);
         }

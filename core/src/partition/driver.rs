@@ -132,7 +132,10 @@ impl<E: Env> Partition<E> {
         let longest = if self.volume_full.get() { MAX_BACKOFF_WHEN_FULL } else { MAX_BACKOFF };
         let doublings = self.failures.get().saturating_sub(1).min(16);
         let pause = FIRST_BACKOFF.saturating_mul(1 << doublings).min(longest);
-        future::or(self.context.env().sleep(pause), self.commanded_after(command)).await;
+        // A command that came after the failure is carried out at once.
+        if self.failed_command.get() == command {
+            future::or(self.context.env().sleep(pause), self.commanded_after(command)).await;
+        }
         if self.command.get() == command && self.state() == State::Failed {
             self.take_over(choice).await;
         }

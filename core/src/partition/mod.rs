@@ -66,8 +66,9 @@ pub struct Partition<E: Env> {
     refusal: RefCell<Option<NotLeading>>,
     /// The last failure was a full volume.
     volume_full: Cell<bool>,
-    /// Failures in a row.
+    /// Failures in a row, and the command that the last one happened under.
     failures: Cell<u32>,
+    failed_command: Cell<u64>,
     driving: Cell<bool>,
     directory_removed: Cell<bool>,
     /// Told to let go, and has not yet said that it did.
@@ -96,6 +97,7 @@ impl<E: Env> Partition<E> {
             refusal: RefCell::default(),
             volume_full: Cell::new(false),
             failures: Cell::new(0),
+            failed_command: Cell::new(0),
             driving: Cell::new(false),
             directory_removed: Cell::new(false),
             owes_relinquished: Cell::new(false),
@@ -294,6 +296,7 @@ impl<E: Env> Partition<E> {
         self.enter(State::Failed);
         self.volume_full.set(volume_full);
         self.failures.set(self.failures.get() + 1);
+        self.failed_command.set(self.command.get());
         self.refusal.replace(Some(NotLeading::Failed { reason: Arc::clone(&reason) }));
         self.report(PartitionChange::Failed { reason });
     }

@@ -113,15 +113,17 @@ impl ProducerTable {
         }
     }
 
-    /// Notes a batch that goes to the log at `base_offset`, and was [`Verdict::New`] or is found there by recovery.
+    /// Notes a batch that goes to the log at `base_offset`, and was [`Verdict::New`] or is found there by recovery. If
+    /// somebody must be forgotten for it, then none that `keeps` names.
     pub fn appended(
         &mut self,
         batch: RecordBatchView<'_>,
         base_offset: Offset,
         max_timestamp: TimestampMs,
         now: TimestampMs,
+        keeps: impl Fn(ProducerId) -> bool,
     ) {
-        let producer = self.producer(batch.producer_id(), batch.producer_epoch(), now);
+        let producer = self.producer(batch.producer_id(), batch.producer_epoch(), now, keeps);
         producer.remember(SequencedBatch {
             first_sequence: batch.base_sequence(),
             last_sequence: batch.last_sequence(),
@@ -133,13 +135,20 @@ impl ProducerTable {
 
     /// Notes a marker that ended a transaction. The sequence goes on, unless the marker raised the epoch.
     pub fn marked(&mut self, id: ProducerId, epoch: ProducerEpoch, coordinator_epoch: i32, now: TimestampMs) {
-        self.producer(id, epoch, now).coordinator_epoch = coordinator_epoch;
+        // Who is marked has, or had, a transaction, and is there already.
+        self.producer(id, epoch, now, |_| false).coordinator_epoch = coordinator_epoch;
     }
 
     /// The producer, made anew if it is unknown or known with another epoch.
-    fn producer(&mut self, id: ProducerId, epoch: ProducerEpoch, now: TimestampMs) -> &mut Producer {
+    fn producer(
+        &mut self,
+        id: ProducerId,
+        epoch: ProducerEpoch,
+        now: TimestampMs,
+        keeps: impl Fn(ProducerId) -> bool,
+    ) -> &mut Producer {
         if self.producers.len() >= MAX_PRODUCERS && !self.producers.contains_key(&id) {
-            self.forget_most_silent();
+            self.forget_most_silent(keeps);
         }
         let producer = self.producers.entry(id).or_insert_with(|| Producer::new(epoch, now));
         if producer.epoch != epoch {
@@ -150,8 +159,9 @@ impl ProducerTable {
         producer
     }
 
-    fn forget_most_silent(&mut self) {
-        let most_silent = self.producers.iter().min_by_key(|(id, producer)| (producer.last_seen, **id));
+    fn forget_most_silent(&mut self, keeps: impl Fn(ProducerId) -> bool) {
+        let forgettable = self.producers.iter().filter(|(id, _)| !keeps(**id));
+        let most_silent = forgettable.min_by_key(|(id, producer)| (producer.last_seen, **id));
         if let Some(id) = most_silent.map(|(id, _)| *id) {
             self.producers.remove(&id);
         }
@@ -216,7 +226,7 @@ mod tests {
         let view = RecordBatchView::read(&bytes).unwrap();
         let verdict = table.check(view)?;
         if verdict == Verdict::New {
-            table.appended(view, Offset(i64::from(sequence) * 10), NOW, NOW);
+            table.appended(view, Offset(i64::from(sequence) * 10), NOW, NOW, |_| false);
         }
         Ok(verdict)
     }

@@ -83,7 +83,7 @@ mod tests {
         for (id, sequence) in [(1, 0), (2, i32::MAX)] {
             let builder = BatchBuilder::new().producer(ProducerId(id), ProducerEpoch(3), sequence);
             let bytes = builder.record(now, None, None).record(now, None, None).build();
-            producers.appended(RecordBatchView::read(&bytes).unwrap(), Offset(id * 10), now, now);
+            producers.appended(RecordBatchView::read(&bytes).unwrap(), Offset(id * 10), now, now, |_| false);
         }
         producers.marked(ProducerId(1), ProducerEpoch(3), 8, now);
         transactions.begun(ProducerId(2), Offset(20));

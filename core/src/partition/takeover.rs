@@ -86,7 +86,12 @@ pub(super) async fn take_over<E: Env>(
 ) -> Result<TakenOver<E>, TakeoverEnd> {
     let attempt = Attempt { partition, interrupted };
     partition.enter(State::Fencing);
-    let held = match partition.held.take() {
+    let held = partition.held.take().filter(|held| match choice {
+        EpochChoice::Above => true,
+        // One above is what a failure leads to by itself; more is somebody's wish.
+        EpochChoice::Exactly(epoch) => epoch.0 <= held.epoch.0 + 1,
+    });
+    let held = match held {
         Some(held) => held,
         None => attempt.fence(choice).await?,
     };
