@@ -6,8 +6,9 @@
 //!
 //! A long poll reads, and if that gave less than `min_bytes` and no error it asks the shards to wake it when enough is
 //! there or a partition moves, and reads again; at `max_wait_ms`, or when the broker stops, it answers with what there is.
-//! `max_bytes` is shared out in the order of the request, over all shards; the first partition with records returns one
-//! whole batch even above the limits (KIP-74), no other one does, and batches are never cut.
+//! `max_bytes` is shared out among the shards by what is wanted of each, and there in the order of the request; the first
+//! partition with records returns one whole batch even above the limits (KIP-74), no other one does, and batches are never
+//! cut. Within a session who got records goes behind, so all get their turn.
 //!
 //! Differences from Kafka: `replica_id` and `rack_id` are ignored, there being no replicas to fetch from. A partition that
 //! is being taken over is answered NOT_LEADER_OR_FOLLOWER, which all consumers retry. INCONSISTENT_TOPIC_ID is never
@@ -179,15 +180,11 @@ impl<'a> Poller<'a> {
 
     /// Asks every shard about its partitions, each with its part of the budget. `None`: the shard is ending.
     async fn ask(&self, led: Vec<Led>, budget: usize) -> Vec<(Led, Option<Result<Fetched, FetchError>>)> {
-        let mut left = budget;
-        let shares = led.into_iter().map(|led| {
-            let share = self.partitions[led.position].max_bytes.min(left);
-            left -= share;
-            (led, share)
-        });
+        let wanted_by = |led: &[Led]| led.iter().map(|led| self.partitions[led.position].max_bytes).sum::<usize>();
+        let wanted = wanted_by(&led);
         let mut answers = Vec::new();
-        for share in self.call.shard.router.split(shares, |(led, _)| led.key) {
-            let partitions = share.items.iter().map(|(led, _)| {
+        for share in self.call.shard.router.split(led, |led| led.key) {
+            let partitions = share.items.iter().map(|led| {
                 let wanted = &self.partitions[led.position];
                 FetchPartition {
                     partition: led.key,
@@ -200,7 +197,7 @@ impl<'a> Poller<'a> {
             let (reply, answer) = oneshot::channel();
             let operation = ShardOperation::Fetch(Fetch {
                 isolation: self.isolation,
-                max_bytes: share.items.iter().map(|(_, bytes)| bytes).sum(),
+                max_bytes: part_of(budget, wanted_by(&share.items), wanted),
                 // Whose batch goes out above the limits is known only when all shards have answered.
                 at_least_one_batch: true,
                 partitions: partitions.collect(),
@@ -212,7 +209,7 @@ impl<'a> Poller<'a> {
         let mut fetched = Vec::with_capacity(self.partitions.len());
         for (items, answer) in answers {
             let mut answer = answer.await.ok().map(Vec::into_iter);
-            let rows = items.into_iter().map(|(led, _)| (led, answer.as_mut().and_then(Iterator::next)));
+            let rows = items.into_iter().map(|led| (led, answer.as_mut().and_then(Iterator::next)));
             fetched.extend(rows);
         }
         fetched
@@ -273,6 +270,15 @@ impl<'a> Poller<'a> {
         };
         self.deadline.cut(future::or(woken, stopping)).await.unwrap_or(false)
     }
+}
+
+/// The part of a budget that goes to who wants so much of all that is wanted.
+fn part_of(budget: usize, wanted: usize, of_all: usize) -> usize {
+    if of_all <= budget {
+        return wanted;
+    }
+    let part = budget as u128 * wanted as u128 / of_all as u128;
+    usize::try_from(part).expect("a part is not above the whole")
 }
 
 /// Completes with the first of the answers: whether it was given, not dropped.
@@ -364,6 +370,13 @@ mod tests {
 
     fn batch() -> Bytes {
         BatchBuilder::new().record(TimestampMs(1), None, Some(b"value")).build()
+    }
+
+    #[test]
+    fn a_budget_is_shared_by_what_is_wanted() {
+        assert_eq!(part_of(100, 30, 60), 30, "there is enough for all");
+        assert_eq!(part_of(100, 150, 200), 75);
+        assert_eq!(part_of(usize::MAX - 1, usize::MAX, usize::MAX), usize::MAX - 1);
     }
 
     #[test]

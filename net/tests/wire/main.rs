@@ -6,6 +6,12 @@
 #![allow(clippy::disallowed_types, reason = "the pretended broker is shared between the threads of a test")]
 
 mod apis;
+mod fetch;
+mod groups;
 mod hostile;
+mod metadata;
 mod order;
+mod partitions;
+mod produce;
 mod support;
+mod topics;

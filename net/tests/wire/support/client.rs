@@ -5,11 +5,12 @@ use std::net::{SocketAddr, TcpStream};
 
 use bytes::Bytes;
 use kaas_proto::kafka::frame::decode_response;
+use kaas_proto::kafka::messages::fetch::{FetchPartition, FetchRequest, FetchTopic, PartitionData};
 use kaas_proto::kafka::messages::produce::{PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData};
 use kaas_proto::kafka::wire::{Reader, Wire};
 use kaas_proto::kafka::writer::Writer;
 use kaas_proto::kafka::{ErrorCode, Frame, Records, Request};
-use kaas_proto::types::PartitionIndex;
+use kaas_proto::types::{Offset, PartitionIndex};
 
 use super::{ELSEWHERE_ID, PATIENCE, TOPIC, TOPIC_ID, batch};
 
@@ -143,4 +144,28 @@ pub(crate) fn produce_request(acks: i16, topic: &str, partition: i32, records: &
     let topic_id = if topic == TOPIC { TOPIC_ID } else { ELSEWHERE_ID };
     let topic_data = vec![TopicProduceData { name: topic.into(), topic_id, partition_data }];
     ProduceRequest { acks, timeout_ms: 30_000, topic_data, ..Default::default() }
+}
+
+/// Fetch of partitions of the test topic, with generous limits and without waiting.
+pub(crate) fn fetch_request(wanted: &[(i32, i64)]) -> FetchRequest {
+    let partition = |&(index, offset): &(i32, i64)| FetchPartition {
+        partition: PartitionIndex(index),
+        fetch_offset: Offset(offset),
+        partition_max_bytes: 10 << 20,
+        ..Default::default()
+    };
+    let partitions = wanted.iter().map(partition).collect();
+    let topic = FetchTopic { topic: TOPIC.into(), topic_id: TOPIC_ID, partitions };
+    let topics = if wanted.is_empty() { vec![] } else { vec![topic] };
+    FetchRequest { max_bytes: 50 << 20, min_bytes: 1, topics, ..Default::default() }
+}
+
+impl Client {
+    /// One partition of the test topic from an offset on, without waiting.
+    pub(crate) fn fetch(&mut self, version: i16, partition: i32, offset: i64) -> PartitionData {
+        let mut response = self.call(version, &fetch_request(&[(partition, offset)]));
+        let row = response.responses.remove(0).partitions.remove(0);
+        assert_eq!(row.error_code, ErrorCode::None);
+        row
+    }
 }

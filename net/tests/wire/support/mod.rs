@@ -13,7 +13,7 @@ use kaas_proto::record::builder::BatchBuilder;
 use kaas_proto::types::{TimestampMs, TopicId};
 
 pub(crate) use broker::{Broker, Options};
-pub(crate) use client::Client;
+pub(crate) use client::{Client, fetch_request, produce_request};
 
 /// Nothing in these tests takes longer, unless it hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
