@@ -35,7 +35,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            tracing::error!("kaas ends: {error:#}");
+            tracing::error!("kaas ends: {}", in_words(&error));
             ExitCode::FAILURE
         }
     }
@@ -46,7 +46,11 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
     let shards = options.shards.unwrap_or_else(default_shards);
     let storage = match &options.mode {
         Mode::LocalDev => Storage::Memory(MemoryVolume::default()),
-        Mode::Standalone(directory) => Storage::Directory(directory.clone()),
+        Mode::Standalone(directory) => {
+            std::fs::create_dir_all(directory)
+                .with_context(|| format!("the data directory {} can't be made", directory.display()))?;
+            Storage::Directory(directory.clone())
+        }
     };
     let listeners = listener::bind(&options.listen, shards)?;
     let admin_listener = admin::bind(options.admin_listen).with_context(|| {
@@ -116,6 +120,15 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
         }
     }
     Ok(ended?)
+}
+
+/// An error and its causes, each once: most of ours name their cause themselves.
+fn in_words(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said.as_str() {
+        "" => cause,
+        _ if said.contains(&cause) => said,
+        _ => format!("{said}: {cause}"),
+    })
 }
 
 /// The soft limit of open files, as the kernel shows it.

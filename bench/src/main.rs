@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+mod first_light;
 mod raw;
 
 /// Measures kaas beside the raw device.
@@ -25,11 +26,18 @@ struct Options {
 enum Command {
     /// Raw O_DIRECT|O_DSYNC writes: extending and overwriting, 4 KiB and 1 MiB.
     Raw,
+    /// One broker: produce latency and throughput beside raw writes, tail reads, cost when idle.
+    FirstLight {
+        /// The broker; build it with `cargo build --release`.
+        #[arg(long, default_value = "target/release/kaas")]
+        binary: PathBuf,
+    },
 }
 
 fn main() -> Result<()> {
     let options = Options::parse();
     match options.command {
         Command::Raw => raw::print(&options.dir),
+        Command::FirstLight { binary } => first_light::print(&options.dir, &binary),
     }
 }

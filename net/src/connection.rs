@@ -148,12 +148,13 @@ impl Connection {
     }
 
     async fn reserve(&self, bytes: usize) -> Lease {
-        if let Ok(lease) = self.context.request_memory.try_reserve(bytes) {
+        let budget = self.context.request_memory.of(bytes);
+        if let Ok(lease) = budget.try_reserve(bytes) {
             return lease;
         }
         self.context.metrics.reached(Bound::ShardRequestBytes);
         self.activity.pause();
-        self.context.request_memory.reserve(bytes).await
+        budget.reserve(bytes).await
     }
 
     async fn read_small(&self, buffer: &mut FrameBuffer) -> io::Result<usize> {

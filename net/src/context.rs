@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::deadline;
 use crate::fetch_session::FetchSessions;
 use crate::limits::{ADMIN_TIMEOUT_MAX, Limits};
-use crate::memory::{Lease, MemoryBudget};
+use crate::memory::{Lease, MemoryBudget, RequestMemory};
 use crate::metrics::{Bound, NetMetrics};
 use crate::route::Router;
 
@@ -31,7 +31,7 @@ pub(crate) struct ShardContext {
     pub(crate) config: Arc<BrokerConfig>,
     pub(crate) limits: Limits,
     pub(crate) metrics: Rc<NetMetrics>,
-    pub(crate) request_memory: MemoryBudget,
+    pub(crate) request_memory: RequestMemory,
     pub(crate) response_memory: MemoryBudget,
     pub(crate) fetch_sessions: RefCell<FetchSessions>,
     /// Bytes of small requests pass through here, within one poll.
@@ -60,7 +60,7 @@ impl ShardContext {
         let sessions = config.max_fetch_sessions.div_ceil(usize::from(router.shards()));
         Self {
             fetch_sessions: RefCell::new(FetchSessions::new(sessions, shard, router.shards())),
-            request_memory: MemoryBudget::new(limits.shard_request_bytes),
+            request_memory: RequestMemory::new(limits.shard_request_bytes),
             response_memory: MemoryBudget::new(limits.shard_response_bytes),
             scratch: RefCell::new(vec![0; crate::limits::SCRATCH_BYTES].into()),
             router,

@@ -7,6 +7,12 @@ use kaas_proto::config::broker::BrokerConfig;
 
 /// A frame up to this size may arrive before its memory is reserved, so that an announced length alone costs nothing.
 pub(crate) const UNRESERVED_FRAME_BYTES: usize = 16 * 1024;
+/// What ordinary producers send at most: one batch of `max.message.bytes`, and a little more.
+pub(crate) const MEDIUM_FRAME_BYTES: usize = 2 * 1024 * 1024;
+/// Bytes of requests up to [`UNRESERVED_FRAME_BYTES`], per shard.
+pub(crate) const SMALL_REQUESTS_BYTES: usize = 64 * 1024 * 1024;
+/// Bytes of requests up to [`MEDIUM_FRAME_BYTES`], per shard.
+pub(crate) const MEDIUM_REQUESTS_BYTES: usize = 128 * 1024 * 1024;
 /// How much one `recv` takes from a socket whose next frame is small or unknown. One such buffer per shard.
 pub(crate) const SCRATCH_BYTES: usize = 64 * 1024;
 /// How much one `recv` takes of a large frame.
@@ -51,7 +57,7 @@ pub struct Limits {
     pub connection_requests: usize,
     /// Bytes of one connection's requests that are read but not answered; one request may be longer.
     pub connection_request_bytes: usize,
-    /// Bytes of requests, per shard.
+    /// Bytes of requests above [`MEDIUM_FRAME_BYTES`], per shard.
     pub shard_request_bytes: usize,
     /// Bytes of fetched records that are not sent yet, per shard.
     pub shard_response_bytes: usize,
@@ -78,7 +84,7 @@ impl Limits {
             connection_requests: 32,
             connection_request_bytes: 32 * 1024 * 1024,
             // One request of the greatest size must fit, or it would wait for ever.
-            shard_request_bytes: request_max_bytes.max(256 * 1024 * 1024),
+            shard_request_bytes: request_max_bytes.max(128 * 1024 * 1024),
             shard_response_bytes: 256 * 1024 * 1024,
             connections: config.max_connections,
             connections_per_ip: config.max_connections_per_ip,

@@ -11,6 +11,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use glommio::net::{TcpListener, TcpStream};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -103,6 +104,10 @@ impl ListenError {
     }
 }
 
+/// How long a port may still belong to a broker that was killed just now.
+const PORT_WAIT: Duration = Duration::from_secs(3);
+const PORT_RETRY: Duration = Duration::from_millis(20);
+
 /// A socket that listens, not yet bound to a shard. Crosses to its shard once.
 #[derive(Debug)]
 pub struct BoundListener {
@@ -129,7 +134,7 @@ pub fn bind(addresses: &[NamedAddress], shards: u16) -> Result<Vec<Vec<BoundList
         for mut address in resolve(name, host)? {
             address.set_port(port);
             let error = |source| ListenError::of(name, address, source);
-            let first = open(address, false).map_err(error)?;
+            let first = open_first(address).map_err(error)?;
             first.set_reuse_port(true).map_err(error)?;
             let address = first.local_addr().map_err(error)?.as_socket().expect("bound to an address of IP");
             port = address.port();
@@ -159,6 +164,21 @@ fn resolve(name: &Arc<str>, host: &Arc<str>) -> Result<Vec<SocketAddr>, ListenEr
     match addresses.is_empty() {
         true => Err(failed(io::ErrorKind::NotFound.into())),
         false => Ok(addresses),
+    }
+}
+
+/// Binds without sharing, which shows whether somebody else has the port. The kernel lets go of the sockets of a killed
+/// broker only when it has undone what that broker asked of io_uring: some time after the process is gone.
+#[expect(clippy::disallowed_methods, reason = "at start-up, before any shard runs")]
+fn open_first(address: SocketAddr) -> io::Result<Socket> {
+    let begin = std::time::Instant::now();
+    loop {
+        match open(address, false) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && begin.elapsed() < PORT_WAIT => {
+                std::thread::sleep(PORT_RETRY);
+            }
+            result => return result,
+        }
     }
 }
 

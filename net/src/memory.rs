@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::limits::{MEDIUM_FRAME_BYTES, MEDIUM_REQUESTS_BYTES, SMALL_REQUESTS_BYTES, UNRESERVED_FRAME_BYTES};
+
 /// Bytes taken from a budget; they return when it is dropped. `None`: nothing was taken.
 pub(crate) type Lease = Option<OwnedSemaphorePermit>;
 
@@ -42,6 +44,35 @@ impl MemoryBudget {
 
     fn clamp(&self, bytes: usize) -> u32 {
         u32::try_from(bytes).unwrap_or(u32::MAX).min(self.limit)
+    }
+}
+
+/// Memory of requests, in classes of size: whoever announces a large request and does not send it holds up large
+/// requests for a while, but neither small ones nor those of ordinary producers.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestMemory {
+    small: MemoryBudget,
+    medium: MemoryBudget,
+    large: MemoryBudget,
+}
+
+impl RequestMemory {
+    /// So many bytes for large requests; the other classes have their own.
+    pub(crate) fn new(large_bytes: usize) -> Self {
+        Self {
+            small: MemoryBudget::new(SMALL_REQUESTS_BYTES),
+            medium: MemoryBudget::new(MEDIUM_REQUESTS_BYTES),
+            large: MemoryBudget::new(large_bytes),
+        }
+    }
+
+    /// The budget of a request of this length.
+    pub(crate) fn of(&self, length: usize) -> &MemoryBudget {
+        match length {
+            0..=UNRESERVED_FRAME_BYTES => &self.small,
+            ..=MEDIUM_FRAME_BYTES => &self.medium,
+            _ => &self.large,
+        }
     }
 }
 

@@ -28,7 +28,7 @@ CASES = (
 TOOL_CASES = {
     "topics": "`kafka-topics`: create, list, describe, add partitions, delete",
     "configs_topic": "`kafka-configs`: topic add, describe, delete, refuse a bad value",
-    "configs_broker": "`kafka-configs`: broker describe, add, delete",
+    "configs_broker": "`kafka-configs`: broker describe; a change is refused, it is made at start",
     "console": "`kafka-console-producer`, `kafka-console-consumer`: keys, headers, a group",
     "groups": "`kafka-consumer-groups`: list, describe, members, state",
     "groups_reset": "`kafka-consumer-groups`: reset offsets to earliest, by shift, by time, to a file's offsets",

@@ -75,7 +75,7 @@ fn check(topic: &CreatableTopic, view: &ClusterView, call: &Call) -> Result<NewT
     TopicConfig::resolve(&call.shard.config, &configs)
         .map_err(|error| Refusal::new(ErrorCode::InvalidConfig, error.to_string()))?;
     if view.topic(&topic.name).is_some() {
-        return Err(Refusal::new(ErrorCode::TopicAlreadyExists, format!("topic {} exists already", topic.name)));
+        return Err(Refusal::new(ErrorCode::TopicAlreadyExists, format!("Topic '{}' already exists.", topic.name)));
     }
     Ok(NewTopic { name: (&*topic.name).into(), partitions, configs })
 }

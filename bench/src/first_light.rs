@@ -1,0 +1,167 @@
+//! What one broker on one disk should reach: produce beside raw writes, tailing consumers that never read the disk, and
+//! a broker that costs nothing when nothing happens.
+
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use hdrhistogram::Histogram;
+use kaas_bench::broker::{Broker, BrokerOptions};
+use kaas_bench::client::{Client, FETCH_VERSION, PRODUCE_VERSION, base_offset, fetch_request, produce_request};
+use kaas_proto::kafka::messages::{FetchRequest, ProduceRequest};
+use kaas_proto::record::BatchBuilder;
+use kaas_proto::types::{Offset, TimestampMs};
+
+use crate::raw::{RawFile, Target};
+
+const RECORD_BYTES: usize = 1024;
+/// Rounds of raw and broker in turn, so that a noisy machine disturbs both alike.
+const ROUNDS: usize = 5;
+const REQUESTS_PER_ROUND: usize = 400;
+const THROUGHPUT_SECONDS: u64 = 5;
+/// Records of 1 KiB in one batch, and batches on their way, in the throughput run.
+const BATCH_RECORDS: usize = 240;
+const IN_FLIGHT: usize = 5;
+const IDLE_CONSUMERS: usize = 10;
+const IDLE_SECONDS: u64 = 10;
+
+/// Runs everything and prints the ratios with their targets.
+pub(crate) fn print(dir: &Path, binary: &Path) -> Result<()> {
+    let data_dir = tempfile::Builder::new().prefix("bench-").tempdir_in(dir)?;
+    let broker = Broker::start(&BrokerOptions::new(binary, data_dir.path()))?;
+    broker.wait_ready()?;
+    latency(dir, &broker)?;
+    throughput(dir, &broker)?;
+    tail(&broker)?;
+    drop(broker);
+    idle(dir, binary)
+}
+
+fn batch(records: usize) -> Result<Bytes> {
+    let now = TimestampMs(i64::try_from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_millis())?);
+    let value = [0x6b; RECORD_BYTES];
+    Ok((0..records).fold(BatchBuilder::new(), |batch, _| batch.record(now, None, Some(&value))).build())
+}
+
+fn micros(histogram: &Histogram<u64>, quantile: f64) -> f64 {
+    histogram.value_at_quantile(quantile) as f64 / 1000.0
+}
+
+/// One record of 1 KiB at a time, each acknowledged before the next is sent.
+fn latency(dir: &Path, broker: &Broker) -> Result<()> {
+    let mut client = Client::connect(broker.kafka())?;
+    client.create_topic("latency", 1, &[])?;
+    let batch = batch(1)?;
+    let mut raw_file = RawFile::create(dir)?;
+    let (mut extending, mut overwriting, mut produce) = (Histogram::new(3)?, Histogram::new(3)?, Histogram::new(3)?);
+    for _ in 0..ROUNDS {
+        extending.add(raw_file.run(Target::Extending, 4096, REQUESTS_PER_ROUND)?.latency_ns)?;
+        for _ in 0..REQUESTS_PER_ROUND {
+            let start = Instant::now();
+            client.produce("latency", 0, batch.clone())?;
+            produce.record(u64::try_from(start.elapsed().as_nanos())?)?;
+        }
+        overwriting.add(raw_file.run(Target::Overwriting, 4096, REQUESTS_PER_ROUND)?.latency_ns)?;
+    }
+    println!("low load, 1 KiB, acks=all        p50 us    p99 us");
+    for (name, run) in [("raw, extending", &extending), ("raw, overwriting", &overwriting), ("kaas", &produce)] {
+        println!("  {name:<28}{:>9.0}{:>10.0}", micros(run, 0.5), micros(run, 0.99));
+    }
+    println!(
+        "  kaas / raw extending p50: {:.2} (target 1.50), p99: {:.2}; kaas / raw overwriting p50: {:.2}",
+        micros(&produce, 0.5) / micros(&extending, 0.5),
+        micros(&produce, 0.99) / micros(&extending, 0.99),
+        micros(&produce, 0.5) / micros(&overwriting, 0.5),
+    );
+    Ok(())
+}
+
+/// Large batches, several on their way, against raw writes of the size that the broker made of them.
+fn throughput(dir: &Path, broker: &Broker) -> Result<()> {
+    let mut client = Client::connect(broker.kafka())?;
+    client.create_topic("throughput", 1, &[])?;
+    let batch = batch(BATCH_RECORDS)?;
+    let written = |broker: &Broker| -> Result<(f64, f64)> {
+        Ok((broker.metric("kaas_log_committed_bytes_total", "")?, broker.metric("kaas_log_commits_total", "")?))
+    };
+    let (bytes_before, writes_before) = written(broker)?;
+    let request = produce_request("throughput", 0, batch.clone());
+    let begin = Instant::now();
+    let (mut sent, mut answered) = (0_u64, 0_u64);
+    while begin.elapsed() < Duration::from_secs(THROUGHPUT_SECONDS) || answered < sent {
+        while sent - answered < IN_FLIGHT as u64 && begin.elapsed() < Duration::from_secs(THROUGHPUT_SECONDS) {
+            client.send(PRODUCE_VERSION, &request)?;
+            sent += 1;
+        }
+        base_offset(&client.receive::<ProduceRequest>(PRODUCE_VERSION)?)?;
+        answered += 1;
+    }
+    let kaas = answered as f64 * batch.len() as f64 / begin.elapsed().as_secs_f64();
+    let (bytes_after, writes_after) = written(broker)?;
+    let average = (bytes_after - bytes_before) / (writes_after - writes_before);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a size of a few MiB")]
+    let write_size = (average as usize).next_multiple_of(4096);
+    let raw = RawFile::create(dir)?.run(Target::Extending, write_size, (256 << 20) / write_size)?.bytes_per_second();
+    println!("sustained, one connection, {} KiB per batch, {IN_FLIGHT} on their way", batch.len() / 1024);
+    println!(
+        "  kaas {:.0} MB/s in writes of {} KiB; raw extending at that size {:.0} MB/s; ratio {:.2} (target 0.50)",
+        kaas / 1e6,
+        write_size / 1024,
+        raw / 1e6,
+        kaas / raw,
+    );
+    Ok(())
+}
+
+/// A consumer at the end of the log while a producer appends: the disk must not be read.
+fn tail(broker: &Broker) -> Result<()> {
+    let mut producer = Client::connect(broker.kafka())?;
+    producer.create_topic("tail", 1, &[])?;
+    let mut consumer = Client::connect(broker.kafka())?;
+    let reads = || broker.metric("kaas_fetch_volume_reads_total", "");
+    let before = reads()?;
+    let mut offset = Offset(0);
+    let batch = batch(1)?;
+    for _ in 0..REQUESTS_PER_ROUND {
+        consumer.send(FETCH_VERSION, &fetch_request("tail", 0, offset, 10_000))?;
+        producer.produce("tail", 0, batch.clone())?;
+        let response = consumer.receive::<FetchRequest>(FETCH_VERSION)?;
+        let row = response.responses.first().and_then(|topic| topic.partitions.first()).context("a row")?;
+        anyhow::ensure!(!row.records.is_empty(), "a woken fetch has records");
+        offset = row.high_watermark;
+    }
+    println!("tailing consumer: {REQUESTS_PER_ROUND} records, {} disk reads (target 0)", reads()? - before);
+    Ok(())
+}
+
+/// A fresh broker with long-polling consumers and nothing to do.
+fn idle(dir: &Path, binary: &Path) -> Result<()> {
+    let data_dir = tempfile::Builder::new().prefix("bench-").tempdir_in(dir)?;
+    let broker = Broker::start(&BrokerOptions::new(binary, data_dir.path()))?;
+    broker.wait_ready()?;
+    Client::connect(broker.kafka())?.create_topic("idle", 1, &[])?;
+    let consumers: Vec<_> = (0..IDLE_CONSUMERS)
+        .map(|_| {
+            let mut client = Client::connect(broker.kafka())?;
+            Ok(std::thread::spawn(move || -> Result<()> {
+                let begin = Instant::now();
+                while begin.elapsed() < Duration::from_secs(IDLE_SECONDS) {
+                    client.fetch("idle", 0, Offset(0), 500)?;
+                }
+                Ok(())
+            }))
+        })
+        .collect::<Result<_>>()?;
+    let (cpu_before, begin) = (broker.cpu_time()?, Instant::now());
+    for consumer in consumers {
+        consumer.join().expect("a consumer does not panic")?;
+    }
+    let cpu = (broker.cpu_time()? - cpu_before).as_secs_f64() / begin.elapsed().as_secs_f64();
+    println!(
+        "idle, {IDLE_CONSUMERS} consumers polling every 500 ms: {:.2} % of a CPU (target 1), {:.0} MiB resident (target 64)",
+        cpu * 100.0,
+        broker.resident_bytes()? as f64 / f64::from(1 << 20),
+    );
+    Ok(())
+}
