@@ -1,5 +1,9 @@
 //! `{epoch:08x}.producers`: what a partition remembers of its producers and transactions, as of one offset.
 //!
+//! The leader of the epoch writes it before its manifest, if it found any producer, then with each checkpoint and when it
+//! relinquishes. Only the one of the newest manifest's own epoch is ever read: without it, state begins empty where that
+//! epoch does.
+//!
 //! Magic `kprs`, version 1, in the frame of [binary files](super::SealedBinaryError):
 //!
 //! | offset | size | field |

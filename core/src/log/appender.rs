@@ -244,18 +244,29 @@ impl<E: Env> LedLog<E> {
         });
     }
 
-    /// Ends the segment that is appended to, if no write is under way and it has any record.
-    pub fn roll_if_idle(self: &Rc<Self>) {
-        if self.writing.get() || self.has_ended() || self.written.get() != self.high_watermark() {
+    /// Begins a new, empty segment, so that all others may be unlinked: its name says where the log ends. Does nothing
+    /// while records are on their way, or if the newest segment is empty already.
+    pub async fn begin_empty_segment(self: &Rc<Self>) {
+        if self.writing.replace(true) {
             return;
         }
-        let head = self.head.take();
-        if let Some(mut head) = head {
-            if head.position > 0 {
-                self.roll(&mut head);
+        let mut head = self.head.take().expect("one task writes at a time");
+        if !self.has_ended() && head.position > 0 {
+            self.write_began.set(Some(self.context.env.now()));
+            self.roll(&mut head);
+            match self.begin_segment(self.written.get()).await {
+                Ok(segment) => {
+                    head.began = self.context.env.wall_clock();
+                    head.segment = Some(segment);
+                }
+                Err(error) => self.write_failed(&error),
             }
-            self.head.replace(Some(head));
+            self.write_began.set(None);
+            self.came_back();
         }
+        self.head.replace(Some(head));
+        // What has queued meanwhile; without anything the task ends at once.
+        self.context.env.spawn(TaskClass::Latency, Rc::clone(self).write_queued());
     }
 
     /// Makes the index of an own segment durable. A failure costs a later reader a scan, nothing else.

@@ -270,12 +270,18 @@ impl<E: Env> LedLog<E> {
         self.segments.borrow().clone()
     }
 
-    /// Takes segments out that lie wholly below the log start, for unlinking. The one that is appended to stays.
+    /// Takes segments out that lie wholly below the log start, for unlinking.
+    ///
+    /// Never the newest of the own epoch: recovery learns from it where the log ends. Where an epoch has none, the chain
+    /// says it.
     #[must_use]
     pub fn take_deleted_segments(&self) -> Vec<Rc<Segment<FileOf<E>>>> {
         let mut segments = self.segments.borrow_mut();
         let below = |segment: &Rc<Segment<FileOf<E>>>| segment.end.get().is_some_and(|end| end <= self.log_start.get());
-        let count = segments.iter().take_while(|segment| below(segment)).count();
+        let mut count = segments.iter().take_while(|segment| below(segment)).count();
+        if count == segments.len() && segments.last().is_some_and(|newest| newest.name.epoch == self.epoch) {
+            count -= 1;
+        }
         segments.drain(..count).collect()
     }
 

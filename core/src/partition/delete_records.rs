@@ -54,23 +54,22 @@ impl<E: Env> Leader<E> {
 
     /// Unlinks the segments that lie wholly below the log start, which is recorded and asked for.
     fn unlink_deleted(&self) {
-        if self.log().log_start() == self.log().log_end() {
-            self.log().roll_if_idle();
-        }
-        let segments = self.log().take_deleted_segments();
-        if segments.is_empty() {
-            return;
-        }
         let leader: Rc<Self> = self.this();
         self.context.env().spawn(TaskClass::Background, async move {
-            let (volume, directory) = (leader.context.env().volume(), leader.log().directory());
-            for segment in segments {
+            let log = leader.log();
+            if log.log_start() == log.log_end() {
+                log.begin_empty_segment().await;
+            }
+            let (volume, directory) = (leader.context.env().volume(), log.directory());
+            for segment in log.take_deleted_segments() {
                 segment.close();
                 // The index first: without its segment it is only litter.
                 drop(volume.unlink(&directory.join(segment.name.index())).await);
                 match volume.unlink(&directory.join(segment.name.log())).await {
                     Ok(()) => leader.context.log.counters.segments_deleted.add(1),
-                    Err(error) => debug!(directory = %directory.display(), segment = %segment.name, %error, "a deleted segment stays for now"),
+                    Err(error) => {
+                        debug!(directory = %directory.display(), segment = %segment.name, %error, "a deleted segment stays for now");
+                    }
                 }
             }
         });

@@ -41,12 +41,13 @@ impl<E: Env> Leader<E> {
     async fn persist(&self) -> io::Result<()> {
         self.checkpoint_at_end().await?;
         let mut manifest = self.manifest.lock().await;
-        let relinquished = Manifest {
-            high_watermark: self.log().high_watermark(),
-            log_start_offset: self.log().log_start(),
-            relinquished: true,
-            ..manifest.clone()
-        };
+        // Whoever held it may have learned that somebody else leads.
+        if self.log().has_ended() {
+            return Ok(());
+        }
+        // A log start that was recorded stays recorded, also if nobody was told yet.
+        let relinquished =
+            Manifest { high_watermark: self.log().high_watermark(), relinquished: true, ..manifest.clone() };
         self.write_manifest(&relinquished).await?;
         *manifest = relinquished;
         Ok(())

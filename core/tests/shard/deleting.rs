@@ -116,3 +116,31 @@ fn retention_by_time_takes_the_newest_segment_too() {
         assert_eq!(logs, ["00000002-00000000000000000003.log"]);
     });
 }
+
+#[test]
+fn offsets_go_on_where_everything_was_deleted() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let config = topic_config(&[]);
+        let first = Broker::start(&env, 1);
+        first.lead(0, None, &config).await;
+        for value in ["a", "b", "c"] {
+            first.append(0, value).await;
+        }
+        assert_eq!(first.delete_records(0, -1).await, Ok(Offset(3)));
+        settle(&env).await;
+        let logs = |names: Vec<String>| names.into_iter().filter(|name| name.ends_with(".log")).collect::<Vec<_>>();
+        assert_eq!(logs(names(env.volume(), 0).await), ["00000001-00000000000000000003.log"], "only its name is left");
+        drop(first);
+        // As after a crash, twice: nobody has written since.
+        for _ in 0..2 {
+            drop(Broker::start(&env, 1).lead(0, None, &config).await);
+        }
+        let last = Broker::start(&env, 1);
+        last.lead(0, None, &config).await;
+        assert_eq!(last.append(0, "d").await, 3);
+        assert_eq!(last.delete_records(0, -1).await, Ok(Offset(4)));
+        assert_eq!(last.append(0, "e").await, 4);
+        assert_eq!(last.read(0, 4).await, [(4, "e".into())]);
+    });
+}

@@ -205,11 +205,28 @@ impl<E: Env> Broker<E> {
         self.read(partition, 0).await.into_iter().map(|(_, value)| value).collect()
     }
 
-    pub async fn delete_records(&self, partition: i32, offset: i64) -> Result<Offset, DeleteRecordsError> {
+    pub fn begin_delete_records(
+        &self,
+        partition: i32,
+        offset: i64,
+    ) -> oneshot::Receiver<Vec<Result<Offset, DeleteRecordsError>>> {
         let (reply, answer) = oneshot::channel();
         let partitions = vec![(key(partition), Offset(offset))];
         self.shard.submit(ShardOperation::DeleteRecords(DeleteRecords { partitions, reply }));
-        answer.await.unwrap().remove(0)
+        answer
+    }
+
+    pub async fn delete_records(&self, partition: i32, offset: i64) -> Result<Offset, DeleteRecordsError> {
+        self.begin_delete_records(partition, offset).await.unwrap().remove(0)
+    }
+
+    /// Where the log begins.
+    pub async fn log_start(&self, partition: i32) -> i64 {
+        match self.fetch(partition, 0).await {
+            Ok(fetched) => fetched.log_start_offset.0,
+            Err(FetchError::OffsetOutOfRange { log_start, .. }) => log_start.0,
+            Err(error) => panic!("{error}"),
+        }
     }
 
     pub fn watch(&self, partition: i32, seen_end: i64, min_bytes: usize) -> oneshot::Receiver<()> {

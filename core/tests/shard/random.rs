@@ -62,6 +62,13 @@ impl Promises {
     }
 }
 
+/// Log starts that were asked for, and that were promised.
+#[derive(Clone, Default)]
+struct Deletes {
+    requested: Rc<Cell<i64>>,
+    acknowledged: Rc<Cell<i64>>,
+}
+
 /// Sends a batch; `then` runs if it is acknowledged.
 fn begin_append(
     seed: u64,
@@ -89,12 +96,13 @@ async fn scenario(seed: u64, env: &MemoryEnv) -> usize {
     let config = topic_config(&[("segment.bytes", "1048576")]);
     let brokers: Vec<_> = (0..BROKERS).map(|id| Broker::start(env, id)).collect();
     let (shown, acked) = (Promises::default(), Promises::default());
+    let deletes = Deletes::default();
     let mut held = Vec::new();
     let mut epoch = 0;
     let sequences: [Rc<Cell<i32>>; PRODUCERS] = Default::default();
     for step in 0..STEPS {
         let broker = &brokers[random.below(brokers.len())];
-        match random.below(13) {
+        match random.below(14) {
             0..=3 => {
                 let value = format!("{seed}-{step}-{}", "x".repeat(random.of(&[1, 10, 3000, 300_000])));
                 begin_append(seed, env, broker, &acked, (batch(env, &[&value]), value), || ());
@@ -124,6 +132,18 @@ async fn scenario(seed: u64, env: &MemoryEnv) -> usize {
                 let kind = random.of(&[ErrorKind::Other, ErrorKind::StorageFull, ErrorKind::StaleNetworkFileHandle]);
                 env.volume().fail_next(random.of(&FAULTY), kind);
             }
+            12 => {
+                let offset = i64::try_from(random.below(8)).unwrap();
+                deletes.requested.set(deletes.requested.get().max(offset));
+                let (answer, deleted) = (broker.begin_delete_records(0, offset), deletes.clone());
+                env.spawn(TaskClass::Latency, async move {
+                    if let Ok(rows) = answer.await
+                        && let Ok(log_start) = rows[0]
+                    {
+                        deleted.acknowledged.set(deleted.acknowledged.get().max(log_start.0));
+                    }
+                });
+            }
             _ => {
                 let offset = i64::try_from(random.below(10)).unwrap();
                 if held.is_empty()
@@ -144,9 +164,12 @@ async fn scenario(seed: u64, env: &MemoryEnv) -> usize {
     // Somebody new leads in the end, and finds everything that was promised.
     let last = Broker::start(env, BROKERS);
     last.lead(0, Some(epoch + 1000), &config).await;
-    let found: BTreeMap<_, _> = last.read(0, 0).await.into_iter().collect();
+    let log_start = last.log_start(0).await;
+    assert!(log_start >= deletes.acknowledged.get(), "seed {seed}: deleted records are back");
+    assert!(log_start <= deletes.requested.get(), "seed {seed}: records were deleted that nobody wanted to");
+    let found: BTreeMap<_, _> = last.read(0, log_start).await.into_iter().collect();
     for (what, promises) in [("acknowledged", &acked), ("shown", &shown)] {
-        for (offset, value) in promises.0.borrow().iter() {
+        for (offset, value) in promises.0.borrow().range(log_start..) {
             assert_eq!(found.get(offset), Some(value), "seed {seed}: {what} at offset {offset}");
         }
     }
