@@ -134,7 +134,7 @@ fn offsets_go_on_where_everything_was_deleted() {
         drop(first);
         // As after a crash, twice: nobody has written since.
         for _ in 0..2 {
-            drop(Broker::start(&env, 1).lead(0, None, &config).await);
+            Broker::start(&env, 1).lead(0, None, &config).await;
         }
         let last = Broker::start(&env, 1);
         last.lead(0, None, &config).await;
