@@ -90,7 +90,7 @@ pub struct JoinedMember {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinRefused {
     pub error: GroupError,
-    /// With [`GroupError::MemberIdRequired`], the id to join with.
+    /// With [`GroupError::MemberIdRequired`], the id to join with; otherwise the member's, if the request may not know it.
     pub member_id: Option<MemberId>,
 }
 

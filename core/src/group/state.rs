@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use kaas_proto::types::{GenerationId, TimestampMs};
 
-use super::effect::{Effect, Now, Step, Waiter};
+use super::effect::{Effect, JoinRefused, Now, Step, Waiter};
 use super::error::GroupError;
 use super::ids::{GroupId, InstanceId, MemberId, ProtocolName};
 use super::member::Member;
@@ -294,7 +294,9 @@ impl Group {
 /// Ends whatever the member waits for.
 pub(super) fn answer_waiters(member: &mut Member, error: GroupError, step: &mut Step<'_>) {
     if let Some(waiter) = member.joining.take() {
-        step.effects.push(Effect::AnswerJoin { waiter, answer: Err(error.into()) });
+        // One that is fenced may learn here which member it was.
+        let member_id = (error == GroupError::FencedInstanceId).then(|| member.profile.id.clone());
+        step.effects.push(Effect::AnswerJoin { waiter, answer: Err(JoinRefused { error, member_id }) });
     }
     if let Some(waiter) = member.syncing.take() {
         step.effects.push(Effect::AnswerSync { waiter, answer: Err(error) });

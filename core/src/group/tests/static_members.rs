@@ -101,7 +101,8 @@ fn a_duplicate_instance_fences_the_request_that_waits() {
     let first = world.join(static_consumer("i").with_id(&ids[0]));
     assert!(world.is_parked(first));
     let second = world.join(static_consumer("i"));
-    assert_eq!(world.join_refused(first).error, GroupError::FencedInstanceId);
+    let refused = world.join_refused(first);
+    assert_eq!((refused.error, refused.member_id), (GroupError::FencedInstanceId, Some(ids[0].clone())));
     world.join(consumer("b").with_id(&ids[1]));
     let joined = world.joined(second);
     assert_eq!((joined.leader, joined.members.len()), (joined.member_id, 2), "the leadership goes with the instance");
