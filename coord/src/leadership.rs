@@ -134,6 +134,12 @@ impl Leadership {
         }
     }
 
+    /// Whether the shard says that it leads the partition.
+    #[must_use]
+    pub fn leads(&self, partition: PartitionKey) -> bool {
+        self.partitions.get(&partition).is_some_and(|assigned| assigned.progress == Progress::Leading)
+    }
+
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut counts = Counts { assigned: self.partitions.len(), ..Counts::default() };

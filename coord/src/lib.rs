@@ -10,5 +10,6 @@ pub mod leadership;
 mod outbox;
 mod signals;
 pub mod standalone;
+mod successor;
 pub mod thread;
 pub mod topics;

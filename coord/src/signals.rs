@@ -1,8 +1,13 @@
-//! SIGTERM and SIGINT: the first one asks for a clean stop, the second one ends the process at once.
+//! SIGTERM and SIGINT: the first one asks for a clean stop, a later one ends the process at once.
 
 use std::io;
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
+
+/// Within this time a signal is the same one again: a process manager may send it to the process and to its group.
+const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
 /// The exit status after a second signal.
 const EXIT_AT_ONCE: i32 = 1;
@@ -27,9 +32,13 @@ impl Signals {
         }
     }
 
-    /// Ends the process with the next signal.
+    /// Ends the process when a further signal comes.
     pub(crate) async fn exit_at_next(mut self) {
-        let name = self.next().await;
+        let began = Instant::now();
+        let mut name = self.next().await;
+        while began.elapsed() < SAME_SIGNAL {
+            name = self.next().await;
+        }
         tracing::warn!("{name} again: ending at once, the next start recovers what was not closed");
         std::process::exit(EXIT_AT_ONCE);
     }

@@ -28,6 +28,7 @@ use crate::cluster_id::{self, ClusterIdError};
 use crate::cluster_state::{ClusterState, Superseded};
 use crate::outbox::{Outbox, OutboxFull};
 use crate::signals::Signals;
+use crate::successor::wait_for_successor;
 use crate::topics::decide::{PartitionLimit, loaded_config};
 use crate::topics::disk::FileSystem;
 use crate::topics::service::{TopicService, topic_view};
@@ -142,6 +143,7 @@ pub(crate) async fn run(
             Ok(())
         }
         superseded = follow(&state, &mut events) => Err(StandaloneError::Superseded(superseded)),
+        superseded = wait_for_successor(&state, options.data_directory) => Err(StandaloneError::Superseded(superseded)),
         shard = first_ended(&commands) => Err(StandaloneError::ShardEnded(shard)),
     };
     spawn_local(signals.exit_at_next());

@@ -83,3 +83,8 @@ impl TopicStore {
         clean
     }
 }
+
+/// Runs what blocks on another thread.
+pub(crate) async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(call).await.expect("such calls do not panic, and the runtime outlives its tasks")
+}

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::decide::{self, PartitionLimit, refusal};
-use super::{StoreError, StoredTopic, TopicStore};
+use super::{StoreError, StoredTopic, TopicStore, blocking};
 use crate::cluster_state::{ClusterState, partitions, slots};
 use crate::outbox::{Outbox, OutboxFull};
 
@@ -310,11 +310,6 @@ fn storage(error: &StoreError) -> TopicRefusal {
 
 fn too_busy(full: OutboxFull) -> TopicRefusal {
     refusal(ErrorCode::RequestTimedOut, full.to_string())
-}
-
-/// Runs what blocks on another thread.
-async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(call).await.expect("the store does not panic, and the runtime outlives its tasks")
 }
 
 #[cfg(test)]
