@@ -203,7 +203,7 @@ fn w69_a_deposed_coordinator_acknowledges_nothing() {
 }
 
 #[test]
-fn a_failed_write_is_an_error_and_the_slot_comes_back_by_itself() {
+fn c22_a_failed_write_is_an_error_and_the_slot_comes_back_by_itself() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
         let broker = Broker::start(&env, 1);
@@ -314,5 +314,24 @@ fn the_control_thread_hears_of_slots_as_of_partitions() {
         let broker = Broker::start(&env, 1);
         broker.take_slot_over(Some(7)).await;
         assert_eq!(broker.next_change().await, PartitionChange::Leading { epoch: LeaderEpoch(7) });
+    });
+}
+
+#[test]
+fn w8_a_repeated_command_to_lead_disturbs_nobody() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        broker.lead_slot(Some(1)).await;
+        let member = broker.stable_member().await;
+        let mut joining = broker.begin_join("");
+        for epoch in [Some(1), None] {
+            broker.take_slot_over(epoch).await;
+            env.sleep(Duration::from_secs(1)).await;
+        }
+        assert!(joining.try_recv().is_err(), "still parked");
+        assert_eq!(broker.heartbeat(&member).await, ErrorCode::RebalanceInProgress);
+        broker.begin_join(&member.id).await.unwrap();
+        assert_eq!(joining.await.unwrap().error_code, ErrorCode::None);
     });
 }

@@ -244,7 +244,7 @@ fn w7_a_full_volume_refuses_commits_and_heals() {
 }
 
 #[test]
-fn an_unknown_outcome_ends_the_leadership() {
+fn c22_a_coordinator_that_lost_its_log_comes_back() {
     Broker::run(config(), async |mut broker| {
         broker.commit(&[(0, 10, "")]).await;
         *broker.log.control().failure.borrow_mut() = Some(AppendError::Storage("EIO".into()));
@@ -280,7 +280,7 @@ fn d37_commits_of_strangers_are_fenced() {
 }
 
 #[test]
-fn empty_group_ids_have_no_members() {
+fn w67_empty_group_ids_have_no_members() {
     Broker::run(config(), async |broker| {
         broker.coordinator.take_over(SlotId::of(""), super::memory_log::MemoryLog::new(&broker.env));
         broker.pass(SECOND).await;
@@ -348,7 +348,7 @@ fn leave_answers_follow_the_version() {
 }
 
 #[test]
-fn groups_are_listed_and_described() {
+fn w68_groups_are_listed_and_described() {
     Broker::run(config(), async |broker| {
         assert_eq!(&*broker.describe(GROUP, 5).await.group_state, "Dead");
         assert_eq!(broker.describe(GROUP, 5).await.error_code, ErrorCode::None);

@@ -187,7 +187,7 @@ fn a_lost_join_answer_is_given_again_while_completing() {
 }
 
 #[test]
-fn members_that_do_not_fit_are_refused() {
+fn w67_members_that_do_not_fit_are_refused() {
     let (mut world, ids) = World::stable(&[consumer("a"), consumer("b")]);
     let other_type = JoinRequest { protocol_type: "connect".into(), ..consumer("c") };
     let no_type = JoinRequest { protocol_type: "".into(), ..consumer("c") };
@@ -223,7 +223,7 @@ fn protocols_change_over_by_members_that_offer_both() {
 }
 
 #[test]
-fn session_timeouts_have_bounds() {
+fn w67_session_timeouts_have_bounds() {
     let config = GroupConfig::default();
     for (seconds, expected) in [
         (5, Err(GroupError::InvalidSessionTimeout)),
