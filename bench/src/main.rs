@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 
 mod first_light;
 mod raw;
+mod ring;
 
 /// Measures kaas beside the raw device.
 #[derive(Debug, Parser)]
@@ -32,6 +33,8 @@ enum Command {
         #[arg(long, default_value = "target/release/kaas")]
         binary: PathBuf,
     },
+    /// The same writes through the shard's ring, and the fence's read, as ratios.
+    Ring,
 }
 
 fn main() -> Result<()> {
@@ -39,5 +42,6 @@ fn main() -> Result<()> {
     match options.command {
         Command::Raw => raw::print(&options.dir),
         Command::FirstLight { binary } => first_light::print(&options.dir, &binary),
+        Command::Ring => ring::print(&options.dir),
     }
 }

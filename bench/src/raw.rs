@@ -70,6 +70,23 @@ impl RawFile {
     }
 }
 
+impl RawFile {
+    /// Reads of one block at the end of an empty file: how a fence is asked.
+    pub(crate) fn ask(&self, count: usize) -> Result<Histogram<u64>> {
+        let empty = tempfile::Builder::new().prefix("raw-").tempfile_in(self.path.parent().context("a parent")?)?;
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(empty.path())?;
+        let mut buffer = aligned(ALIGNMENT);
+        let start = buffer.as_ptr().align_offset(ALIGNMENT);
+        let mut latency_ns = Histogram::new(3)?;
+        for _ in 0..count {
+            let begin = Instant::now();
+            anyhow::ensure!(file.read_at(&mut buffer[start..][..ALIGNMENT], 0)? == 0, "the file is empty");
+            latency_ns.record(u64::try_from(begin.elapsed().as_nanos())?)?;
+        }
+        Ok(latency_ns)
+    }
+}
+
 /// At least `size` bytes behind some aligned position.
 fn aligned(size: usize) -> Vec<u8> {
     vec![0x5a; size + ALIGNMENT]
