@@ -1,7 +1,7 @@
 //! OffsetCommit 2–10: stores how far a group has read. Topics by name up to version 9, by id in 10.
 //!
 //! Partitions that do not exist are answered here; the rest goes to the coordinator, which gets both name and id of each
-//! topic, whichever the client gave. As in Kafka; retention times of versions 2 to 4 are ignored, as they are there.
+//! topic, whichever the client gave. As in Kafka, retention times of versions 2 to 4 included.
 
 use std::collections::HashMap;
 
