@@ -2,6 +2,7 @@
 
 mod logging;
 mod options;
+mod processors;
 mod shard;
 
 use std::process::ExitCode;
@@ -14,12 +15,14 @@ use kaas_coord::standalone::{self, StandaloneError, StandaloneOptions};
 use kaas_coord::thread::{self, ControlError};
 use kaas_core::env::executor::spawn_shard;
 use kaas_core::env::memory::MemoryVolume;
+use kaas_core::env::probe;
 use kaas_core::shard::port;
 use kaas_net::listener;
 use kaas_net::server::ConnectionCounter;
 use kaas_proto::control::link;
 
 use options::{Checked, Mode, Options};
+use processors::Processors;
 use shard::{Serving, ShardParts, Storage};
 
 #[global_allocator]
@@ -43,12 +46,15 @@ fn main() -> ExitCode {
 
 /// Runs the broker until it is told to stop.
 fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
-    let shards = options.shards.unwrap_or_else(default_shards);
+    let processors = Processors::of(options.shards);
+    let shards = processors.shards;
+    probe::check_io_uring(shards)?;
+    let open_files = probe::raise_open_files();
+    let mut file_system = None;
     let storage = match &options.mode {
         Mode::LocalDev => Storage::Memory(MemoryVolume::default()),
         Mode::Standalone(directory) => {
-            std::fs::create_dir_all(directory)
-                .with_context(|| format!("the data directory {} can't be made", directory.display()))?;
+            file_system = Some(probe::check_data_directory(directory, options.accept_nfs3)?);
             Storage::Directory(directory.clone())
         }
     };
@@ -65,7 +71,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
         listeners: options.advertised,
         data_directory: options.mode.data_directory(),
         config: Arc::clone(&config),
-        open_files: open_files(),
+        open_files,
     })?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -74,6 +80,11 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
         cluster = &*prepared.view().cluster_id,
         topics = prepared.view().topics.len(),
         shards,
+        cpus = processors.in_words(),
+        data_dir = options.mode.data_directory().map(|path| path.display().to_string()),
+        file_system,
+        open_files,
+        listeners = addresses.iter().map(|(name, address)| format!("{name}={address}")).collect::<Vec<_>>().join(","),
         "kaas starts"
     );
 
@@ -94,8 +105,9 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
             serving: serving.clone(),
             link,
         };
-        let name = format!("shard-{}", parts.link.shard);
-        let thread = spawn_shard(&name, None, move || shard::run(parts));
+        let parts_shard = parts.link.shard;
+        let name = format!("shard-{parts_shard}");
+        let thread = spawn_shard(&name, processors.cpu_of(parts_shard), move || shard::run(parts));
         threads.push(thread.map_err(|error| anyhow!("{name} could not be started: {error}"))?);
     }
     let facts = Facts { version: env!("CARGO_PKG_VERSION"), mode: options.mode.name(), started };
@@ -129,16 +141,4 @@ fn in_words(error: &anyhow::Error) -> String {
         _ if said.contains(&cause) => said,
         _ => format!("{said}: {cause}"),
     })
-}
-
-/// The soft limit of open files, as the kernel shows it.
-fn open_files() -> u64 {
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let soft = |line: &str| line.strip_prefix("Max open files")?.split_whitespace().next()?.parse().ok();
-    limits.lines().find_map(soft).unwrap_or(1024)
-}
-
-fn default_shards() -> u16 {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    u16::try_from(if cpus > 2 { cpus - 1 } else { cpus }).unwrap_or(u16::MAX)
 }

@@ -119,7 +119,6 @@ pub(crate) struct Checked {
     pub(crate) broker: BrokerId,
     pub(crate) log_level: Targets,
     pub(crate) config: BrokerConfig,
-    #[expect(dead_code, reason = "the check of the volume's file system comes with the probe")]
     pub(crate) accept_nfs3: bool,
 }
 

@@ -68,10 +68,12 @@ impl RequestMemory {
 
     /// The budget of a request of this length.
     pub(crate) fn of(&self, length: usize) -> &MemoryBudget {
-        match length {
-            0..=UNRESERVED_FRAME_BYTES => &self.small,
-            ..=MEDIUM_FRAME_BYTES => &self.medium,
-            _ => &self.large,
+        if length <= UNRESERVED_FRAME_BYTES {
+            &self.small
+        } else if length <= MEDIUM_FRAME_BYTES {
+            &self.medium
+        } else {
+            &self.large
         }
     }
 }

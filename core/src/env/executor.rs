@@ -12,15 +12,16 @@ use kaas_proto::types::TimestampMs;
 use super::helper::HELPER_THREADS;
 use super::{MonotonicTime, TaskClass};
 
-/// How long a latency task waits at most while another queue runs, if every task yields when asked to.
+/// How long a task of either queue may run before others of its shard get their turn, if it yields when asked to.
 const LATENCY_GOAL: Duration = Duration::from_millis(1);
 
 /// Of a thousand shares, what background work may take while clients wait.
 const LATENCY_SHARES: usize = 1000;
 const BACKGROUND_SHARES: usize = 50;
 
-/// How long a task may run before others of its shard get their turn, if it yields.
-const PREEMPT_INTERVAL: Duration = Duration::from_millis(1);
+/// The same for the queue that an executor begins with, where nothing runs but the start of a shard and
+/// [`stay_awake`]: so long that the timer never fires before those got their turn.
+const START_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long an executor sleeps at most.
 const LONGEST_SLEEP: Duration = Duration::from_millis(5);
@@ -53,7 +54,7 @@ where
     };
     LocalExecutorBuilder::new(cpu.map_or(Placement::Unbound, Placement::Fixed))
         .name(name)
-        .preempt_timer(PREEMPT_INTERVAL)
+        .preempt_timer(START_INTERVAL)
         .io_memory(IO_MEMORY_BYTES)
         .blocking_thread_pool_placement(PoolPlacement::Unbound(HELPER_THREADS))
         .spawn(main)
@@ -63,7 +64,8 @@ where
 ///
 /// glommio 0.9 (and its fork, up to 0.12) goes to sleep although tasks are ready if its preemption timer fires before the
 /// first of them got its turn, which takes no more than a thread that loses its processor for a millisecond. Only the
-/// next event wakes it up again: this one is never far away.
+/// next event wakes it up again: this one is never far away. In the very beginning there is no event at all, and a shard
+/// would sleep for ever: hence [`START_INTERVAL`].
 async fn stay_awake() {
     loop {
         glommio::timer::sleep(LONGEST_SLEEP).await;
@@ -88,11 +90,7 @@ impl TaskQueues {
         let latency = Latency::Matters(LATENCY_GOAL);
         Self {
             latency: executor.create_task_queue(Shares::Static(LATENCY_SHARES), latency, "latency"),
-            background: executor.create_task_queue(
-                Shares::Static(BACKGROUND_SHARES),
-                Latency::NotImportant,
-                "background",
-            ),
+            background: executor.create_task_queue(Shares::Static(BACKGROUND_SHARES), latency, "background"),
         }
     }
 

@@ -21,6 +21,7 @@ mod helper;
 pub mod memory;
 mod memory_volume;
 mod path;
+pub mod probe;
 mod ring;
 mod ring_operations;
 mod ring_slots;
