@@ -1,4 +1,4 @@
-//! DescribeLogDirs 1–4: the sizes of the partitions that this broker leads. Null topics mean all.
+//! DescribeLogDirs 1–5: the sizes of the partitions that this broker leads. Null topics mean all.
 //!
 //! Differences from Kafka: there is one directory, the volume. Only partitions that are led here are listed: a shared
 //! volume holds those of all brokers. Total and usable bytes (from version 4 on) are unknown, -1.

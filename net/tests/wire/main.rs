@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_types, reason = "the pretended broker is shared between the threads of a test")]
 
 mod apis;
+mod apis_md;
 mod fetch;
 mod groups;
 mod hostile;

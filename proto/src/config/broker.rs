@@ -107,8 +107,9 @@ const OWN_ROWS: &[BrokerDefinition] = {
             "How long the offsets of a group without members are kept."),
         row("producer.id.expiration.ms", Int, "86400000", AtLeast(1), Acted,
             "How long a partition remembers a producer that no longer writes."),
-        row("queued.max.requests", Int, "500", AtLeast(1), Acted,
-            "Most requests that a shard works on at a time before it reads no more from its connections."),
+        row("queued.max.requests", Int, "500", AtLeast(1),
+            Shown("the requests of each connection and the memory of all of them are bounded instead"),
+            "Most requests that wait to be worked on."),
         row("socket.request.max.bytes", Int, "104857600", AtLeast(1), Acted,
             "Longest request; a connection that sends a longer one is closed."),
     ]
@@ -193,7 +194,6 @@ pub struct BrokerConfig {
     pub offsets_retention: Duration,
     pub offsets_retention_check_interval: Duration,
     pub producer_id_expiration: Duration,
-    pub queued_max_requests: usize,
     pub socket_request_max_bytes: usize,
 }
 
@@ -236,7 +236,6 @@ impl BrokerConfig {
             offsets_retention: values.millis("offsets.retention.minutes") * 60_000,
             offsets_retention_check_interval: values.millis("offsets.retention.check.interval.ms"),
             producer_id_expiration: values.millis("producer.id.expiration.ms"),
-            queued_max_requests: values.count("queued.max.requests"),
             socket_request_max_bytes: values.count("socket.request.max.bytes"),
             settings: BTreeMap::new(),
         };
