@@ -12,7 +12,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use kaas_proto::types::TimestampMs;
 
-mod atomic_write;
 mod buffer;
 #[cfg(test)]
 mod conformance;
@@ -29,7 +28,6 @@ pub mod uring;
 mod uring_volume;
 pub mod virtual_time;
 
-pub use atomic_write::write_atomically;
 pub use buffer::AlignedBuffer;
 
 /// Every direct write and read starts and ends at a multiple of this, in the file and in memory: enough for every disk,
@@ -111,6 +109,8 @@ pub struct VolumeSpace {
 pub trait Volume: Clone + 'static {
     type File: VolumeFile;
 
+    /// The name of a file that is made is durable only after [`Volume::sync_directory`]. Dropped half-way, a file may
+    /// have been made; it does not stay open.
     fn open(&self, path: &Path, mode: OpenMode) -> impl Future<Output = io::Result<Self::File>>;
 
     /// The names in a directory, opened anew. Names that are not UTF-8 are left out: none of ours are.
@@ -133,6 +133,7 @@ pub trait Volume: Clone + 'static {
 
     fn unlink(&self, path: &Path) -> impl Future<Output = io::Result<()>>;
 
+    /// Creates what is missing of a path, durably: each directory is synced into its parent.
     fn create_directories(&self, path: &Path) -> impl Future<Output = io::Result<()>>;
 
     fn remove_directory(&self, path: &Path) -> impl Future<Output = io::Result<()>>;
