@@ -4,6 +4,7 @@
 //! never for the volume on its own thread: such calls run on blocking threads, so that probes and metrics stay up.
 
 pub mod admin;
+pub mod cluster;
 pub mod cluster_id;
 pub mod cluster_state;
 pub mod leadership;
