@@ -54,7 +54,14 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
     let storage = match &options.mode {
         Mode::LocalDev => Storage::Memory(MemoryVolume::default()),
         Mode::Standalone(directory) => {
-            file_system = Some(probe::check_data_directory(directory, options.accept_nfs3)?);
+            let found = probe::check_data_directory(directory, options.accept_nfs3)?;
+            if found.is_full {
+                tracing::warn!(
+                    "{} is full: records are refused until there is room, whether it takes direct I/O could not be tried",
+                    directory.display()
+                );
+            }
+            file_system = Some(found.file_system);
             Storage::Directory(directory.clone())
         }
     };

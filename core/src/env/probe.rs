@@ -3,12 +3,10 @@
 #![expect(unsafe_code, reason = "system calls that have no safe wrapper here")]
 #![expect(clippy::disallowed_methods, reason = "runs before any shard does")]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::fs::{self, File, OpenOptions};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::{io, mem, ptr};
+use std::{io, mem};
 
 use io_uring::IoUring;
 use thiserror::Error;
@@ -27,8 +25,8 @@ pub enum ProbeError {
     #[error("io_uring can't be used ({source}); kaas needs Linux 5.15 or newer")]
     NoRing { source: io::Error },
     #[error(
-        "{limit} bytes may be locked in memory, {shards} shards need {needed}: raise the limit (ulimit -l, LimitMEMLOCK), \
-         or start fewer shards with --shards"
+        "{limit} bytes may be locked in memory, {shards} shards need {needed}: raise the limit (ulimit -l, LimitMEMLOCK, \
+         for root too), or start fewer shards with --shards"
     )]
     Memlock { limit: u64, needed: u64, shards: u16 },
     #[error("could not {action} {path}: {source}")]
@@ -43,6 +41,20 @@ pub enum ProbeError {
          acknowledged record can be lost. Mount it with vers=4.1 or newer, or accept the risk with --accept-nfs3"
     )]
     OldNfs { path: PathBuf, version: String },
+    #[error(
+        "{path} is on {file_system}, which does not give back what was written to it with direct I/O (O_DIRECT): {found}; put the \
+         data directory on another file system"
+    )]
+    NotWhatWasWritten { path: PathBuf, file_system: String, found: String },
+}
+
+/// What a data directory is like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataDirectory {
+    pub file_system: String,
+    /// There is no room for one block: whether direct writes work could not be tried. The broker serves what is there, and
+    /// accepts records when there is room again.
+    pub is_full: bool,
 }
 
 /// Processors that this process may run on.
@@ -92,23 +104,36 @@ pub fn check_io_uring(shards: u16) -> Result<(), ProbeError> {
             _ => ProbeError::NoRing { source },
         });
     }
-    let needed = u64::from(shards) * MEMLOCK_BYTES_PER_EXECUTOR;
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the limit outlives the call.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
     // SAFETY: the call only reads the identity of the process.
     let is_root = unsafe { libc::geteuid() } == 0;
-    if known && !is_root && limit.rlim_cur < needed {
-        return Err(ProbeError::Memlock { limit: limit.rlim_cur, needed, shards });
-    }
-    Ok(())
+    check_memlock(raise_memlock(), shards, is_root)
 }
 
-/// Makes the data directory if it is not there, and checks that it takes what kaas does. Returns the file system's name.
+/// Raises the soft limit of locked memory to the hard one, and says what holds now.
+fn raise_memlock() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit outlives the call.
+    if unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } != 0 {
+        return u64::MAX; // The executor tells.
+    }
+    let raised = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
+    // SAFETY: the limit outlives the call.
+    let result = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const raised) };
+    if result == 0 { raised.rlim_cur } else { limit.rlim_cur }
+}
+
+/// The kernel counts what the processes of root lock against no limit, but an executor compares the limit all the same.
+fn check_memlock(limit: u64, shards: u16, is_root: bool) -> Result<(), ProbeError> {
+    let counted = if is_root { 1 } else { u64::from(shards) };
+    let needed = counted * MEMLOCK_BYTES_PER_EXECUTOR;
+    if limit < needed { Err(ProbeError::Memlock { limit, needed, shards }) } else { Ok(()) }
+}
+
+/// Makes the data directory if it is not there, and checks that it takes what kaas does.
 ///
 /// # Errors
 /// What the directory refuses, and what to change.
-pub fn check_data_directory(path: &Path, accept_old_nfs: bool) -> Result<String, ProbeError> {
+pub fn check_data_directory(path: &Path, accept_old_nfs: bool) -> Result<DataDirectory, ProbeError> {
     let failed = |action| move |source| ProbeError::Directory { action, path: path.to_owned(), source };
     fs::create_dir_all(path).map_err(failed("make the data directory"))?;
     let mount = Mount::of(path).unwrap_or_default();
@@ -117,41 +142,96 @@ pub fn check_data_directory(path: &Path, accept_old_nfs: bool) -> Result<String,
     }
     // A dot name: nobody takes it for a topic, also if a crash leaves it behind.
     let probe = path.join(format!(".probe-{}", std::process::id()));
-    let written = write_directly(&probe);
+    let tried = try_directly(&probe);
     let renamed = probe.with_extension("renamed");
-    let result = match written {
-        Ok(()) => fs::rename(&probe, &renamed).map_err(failed("rename a file in the data directory")),
-        Err(source) if matches!(source.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
-            Err(ProbeError::NoDirectIo { path: path.to_owned(), file_system: mount.file_system.clone(), source })
-        }
-        Err(source) if source.kind() == io::ErrorKind::StorageFull => Ok(()),
-        Err(source) => Err(failed("write to the data directory")(source)),
-    };
+    let has_file = tried.is_ok() || probe.exists();
+    let moved = if has_file { fs::rename(&probe, &renamed) } else { Ok(()) };
     for leftover in [&probe, &renamed] {
         // One of the two is not there.
         fs::remove_file(leftover).ok();
     }
-    result.map(|()| mount.file_system)
+    let is_full = judge(tried, path, &mount.file_system)?;
+    moved.map_err(failed("rename a file in the data directory"))?;
+    Ok(DataDirectory { file_system: mount.file_system, is_full })
 }
 
-/// One stable block, as the log writes it.
-fn write_directly(path: &Path) -> io::Result<()> {
-    let file =
-        OpenOptions::new().write(true).create_new(true).custom_flags(libc::O_DIRECT | libc::O_DSYNC).open(path)?;
-    write_block(&file)
+/// Why a try of direct I/O did not succeed.
+#[derive(Debug)]
+enum TryError {
+    Call { action: &'static str, source: io::Error },
+    Content(String),
 }
 
-fn write_block(file: &File) -> io::Result<()> {
-    let layout = Layout::from_size_align(BLOCK_BYTES, BLOCK_BYTES).expect("a power of two");
-    // SAFETY: the layout is not empty.
-    let block = unsafe { alloc_zeroed(layout) };
-    assert_ne!(block, ptr::null_mut(), "memory for one block");
-    // SAFETY: the block is as long as the write says, and lives until it is done.
-    let written = unsafe { libc::pwrite(file.as_raw_fd(), block.cast(), BLOCK_BYTES, 0) };
-    let result = if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
-    // SAFETY: allocated above with the same layout, and nobody has it any more.
-    unsafe { dealloc(block, layout) };
-    result
+/// What the outcome of a try means: whether the volume is full, or what is wrong with it.
+fn judge(tried: Result<(), TryError>, path: &Path, file_system: &str) -> Result<bool, ProbeError> {
+    let (path, file_system) = (path.to_owned(), file_system.to_owned());
+    match tried {
+        Ok(()) => Ok(false),
+        Err(TryError::Content(found)) => Err(ProbeError::NotWhatWasWritten { path, file_system, found }),
+        Err(TryError::Call { source, .. })
+            if matches!(source.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) =>
+        {
+            Err(ProbeError::NoDirectIo { path, file_system, source })
+        }
+        Err(TryError::Call { source, .. })
+            if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
+        {
+            Ok(true)
+        }
+        Err(TryError::Call { action, source }) => Err(ProbeError::Directory { action, path, source }),
+    }
+}
+
+/// What a log and a fence do: a file is made, read while it is empty, and given one stable block, which is read back.
+fn try_directly(path: &Path) -> Result<(), TryError> {
+    let failed = |action| move |source| TryError::Call { action, source };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true).custom_flags(libc::O_DIRECT | libc::O_DSYNC);
+    let file = options.open(path).map_err(failed("make a file for direct I/O in the data directory"))?;
+    let mut block = Block::new();
+    let read = file.read_at(block.bytes(), 0).map_err(failed("read an empty file in the data directory"))?;
+    if read != 0 {
+        return Err(TryError::Content(format!("an empty file has {read} bytes")));
+    }
+    block.bytes().copy_from_slice(&pattern());
+    let written = file.write_at(block.bytes(), 0).map_err(failed("write to the data directory"))?;
+    if written != BLOCK_BYTES {
+        return Err(TryError::Content(format!("a write of {BLOCK_BYTES} bytes ended after {written}")));
+    }
+    block.bytes().fill(0);
+    let read = file.read_at(block.bytes(), 0).map_err(failed("read from the data directory"))?;
+    compare(&block.bytes()[..read])
+}
+
+fn compare(found: &[u8]) -> Result<(), TryError> {
+    if found == pattern() {
+        return Ok(());
+    }
+    let same = found.iter().zip(pattern()).take_while(|(found, written)| *found == written).count();
+    Err(TryError::Content(format!("of {BLOCK_BYTES} bytes {} came back, the first {same} as they were", found.len())))
+}
+
+/// Bytes that are neither all the same nor repeat within a sector.
+fn pattern() -> [u8; BLOCK_BYTES] {
+    let mut pattern = [0; BLOCK_BYTES];
+    for (index, pair) in pattern.chunks_exact_mut(2).enumerate() {
+        pair.copy_from_slice(&u16::try_from(index).expect("a block has fewer pairs").to_be_bytes());
+    }
+    pattern
+}
+
+/// One block of memory at a block boundary.
+struct Block(Vec<u8>);
+
+impl Block {
+    fn new() -> Self {
+        Self(vec![0; 2 * BLOCK_BYTES])
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        let start = self.0.as_ptr().align_offset(BLOCK_BYTES);
+        &mut self.0[start..][..BLOCK_BYTES]
+    }
 }
 
 /// A line of `/proc/self/mountinfo`.
@@ -237,9 +317,50 @@ mod tests {
         assert!(!allowed_cpus().is_empty());
         assert!(raise_open_files() >= 1024);
         let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let file_system = check_data_directory(&directory.path().join("new"), false).unwrap();
-        assert!(!file_system.is_empty());
+        let found = check_data_directory(&directory.path().join("new"), false).unwrap();
+        assert!(!found.file_system.is_empty() && !found.is_full);
         let names: Vec<_> = fs::read_dir(directory.path().join("new")).unwrap().collect();
         assert!(names.is_empty(), "the probe leaves nothing behind: {names:?}");
+    }
+
+    #[test]
+    fn locked_memory_is_limited_for_root_too() {
+        let needed = |limit, shards, is_root| match check_memlock(limit, shards, is_root) {
+            Ok(()) => None,
+            Err(error @ ProbeError::Memlock { needed, .. }) => {
+                assert!(error.to_string().contains("--shards"), "{error}");
+                Some(needed)
+            }
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(needed(64 << 10, 4, true), Some(512 << 10));
+        assert_eq!(needed(512 << 10, 4, true), None);
+        assert_eq!(needed(512 << 10, 4, false), Some(2 << 20));
+        assert_eq!(needed(2 << 20, 4, false), None);
+    }
+
+    #[test]
+    fn a_full_volume_is_told_from_one_that_does_not_work() {
+        let judged = |error: i32| {
+            let source = io::Error::from_raw_os_error(error);
+            judge(Err(TryError::Call { action: "write to the data directory", source }), Path::new("/data"), "ext4")
+        };
+        assert!(judged(libc::ENOSPC).unwrap());
+        assert!(judged(libc::EDQUOT).unwrap());
+        assert!(matches!(judged(libc::EINVAL), Err(ProbeError::NoDirectIo { .. })));
+        let refused = judged(libc::EROFS).unwrap_err().to_string();
+        assert!(refused.contains("write to the data directory") && refused.contains("/data"), "{refused}");
+        assert!(!judge(Ok(()), Path::new("/data"), "ext4").unwrap());
+    }
+
+    #[test]
+    fn what_comes_back_is_compared() {
+        assert!(compare(&pattern()).is_ok());
+        let mut changed = pattern();
+        changed[700] ^= 1;
+        for found in [&changed[..], &changed[..512], &[]] {
+            let error = judge(compare(found), Path::new("/data"), "odd").unwrap_err().to_string();
+            assert!(error.contains(&format!("{} came back", found.len())) && error.contains("odd"), "{error}");
+        }
     }
 }
