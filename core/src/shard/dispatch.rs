@@ -10,8 +10,8 @@ use tokio::sync::mpsc::error::TrySendError;
 use super::Shard;
 use super::gather::Gather;
 use super::operation::{
-    AllocateProducerId, DeleteRecords, DescribePartitions, DescribeProducers, ListOffsets, OffsetForLeaderEpoch,
-    Produce, ShardOperation, Watch,
+    AllocateProducerId, DeleteRecords, DescribePartitions, DescribeProducers, DescribeVolume, ListOffsets,
+    OffsetForLeaderEpoch, Produce, ShardOperation, Watch,
 };
 use crate::env::{Env, TaskClass};
 use crate::log::append_queue::Ticket;
@@ -34,6 +34,7 @@ impl<E: Env> Shard<E> {
             ShardOperation::DeleteRecords(request) => self.delete_records(request),
             ShardOperation::DescribeProducers(request) => self.describe_producers(request),
             ShardOperation::DescribePartitions(request) => self.describe_partitions(request),
+            ShardOperation::DescribeVolume(request) => self.describe_volume(request),
             ShardOperation::AllocateProducerId(request) => self.allocate_producer_id(request),
             ShardOperation::Group(operation) => self.0.groups.execute(*operation),
         }
@@ -140,6 +141,18 @@ impl<E: Env> Shard<E> {
         let of_topics = partitions.iter().filter(|partition| partition.key().slot().is_none());
         let sizes = of_topics.filter_map(|partition| Some(partition.leader().ok()?.size())).collect();
         drop(request.reply.send(sizes));
+    }
+
+    fn describe_volume(&self, request: DescribeVolume) {
+        // The memory of one shard is no volume.
+        if self.0.config.owns_directories {
+            let _ = request.reply.send(None);
+            return;
+        }
+        let (env, space) = (self.env().clone(), Rc::clone(&self.0.space));
+        self.env().spawn(TaskClass::Latency, async move {
+            let _ = request.reply.send(space.space(&env).await);
+        });
     }
 
     fn allocate_producer_id(&self, request: AllocateProducerId) {

@@ -9,6 +9,7 @@ use kaas_proto::control::PartitionKey;
 use kaas_proto::types::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
 use tokio::sync::oneshot;
 
+use crate::env::VolumeSpace;
 pub use crate::group::operation::{ClientIdentity, GroupOperation};
 use crate::partition::error::{AppendError, DeleteRecordsError, FetchError, LookupError, ProducerIdError};
 
@@ -38,6 +39,7 @@ pub enum ShardOperation {
     DeleteRecords(DeleteRecords),
     DescribeProducers(DescribeProducers),
     DescribePartitions(DescribePartitions),
+    DescribeVolume(DescribeVolume),
     AllocateProducerId(AllocateProducerId),
     /// Boxed, because it is large and rare.
     Group(Box<GroupOperation>),
@@ -215,6 +217,13 @@ pub struct ActiveProducer {
 #[derive(Debug)]
 pub struct DescribePartitions {
     pub reply: oneshot::Sender<Vec<kaas_proto::control::PartitionSize>>,
+}
+
+/// The size of the volume that this shard writes to. Any shard answers, from what it knows.
+#[derive(Debug)]
+pub struct DescribeVolume {
+    /// `None`: local-dev mode, or the volume has not said yet.
+    pub reply: oneshot::Sender<Option<VolumeSpace>>,
 }
 
 /// A producer id that was never given out before. Handled by shard 0.

@@ -119,6 +119,7 @@ fn sizes_are_told_of_what_is_asked_for() {
         client.call(9, &crate::support::produce_request(-1, TOPIC, index, &batch("x")));
     }
     let all = client.call(4, &DescribeLogDirsRequest { topics: None });
+    assert_eq!((all.results[0].total_bytes, all.results[0].usable_bytes), (1 << 40, 1 << 39));
     let rows = &all.results[0].topics[0].partitions;
     let indexes: Vec<_> = rows.iter().map(|row| row.partition_index.0).collect();
     assert_eq!(indexes, [0, 1, 2, 3], "of both shards");

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 use futures_lite::future::Boxed;
+use kaas_core::env::VolumeSpace;
 use kaas_core::group::operation::GroupOperation;
 use kaas_core::partition::error::FetchError;
 use kaas_core::shard::operation::{
@@ -130,6 +131,10 @@ impl PretendedShard {
                     bytes: log.batches.iter().map(|batch| batch.len() as u64).sum(),
                 };
                 let _ = describe.reply.send(state.logs.iter().map(size).collect());
+            }
+            ShardOperation::DescribeVolume(describe) => {
+                let space = VolumeSpace { total_bytes: 1 << 40, available_bytes: 1 << 39 };
+                let _ = describe.reply.send(Some(space));
             }
             ShardOperation::AllocateProducerId(allocate) => {
                 state.next_producer_id += 1;
