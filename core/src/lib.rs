@@ -14,3 +14,4 @@ pub mod log;
 pub mod metrics;
 pub mod partition;
 pub mod shard;
+pub mod steady_clock;

@@ -113,6 +113,7 @@ counters! {
     partitions_led: Gauge "kaas_partitions_led", "Partitions that this broker leads.";
     partitions_wanted: Gauge "kaas_partitions_wanted", "Partitions that this broker is told to lead.";
     partitions_stalled: Gauge "kaas_partitions_stalled", "Led partitions with a write that hangs.";
+    clock_doubted: Gauge "kaas_clock_doubted", "1 while the wall clock is ahead of where it should be and deletes nothing.";
     watchers: Gauge "kaas_watchers", "Long polls that wait.";
     tail_cache_bytes: Gauge "kaas_tail_cache_bytes", "Memory of the tail cache.";
     read_ahead_bytes: Gauge "kaas_read_ahead_bytes", "Memory of what was read in front of sequential consumers.";

@@ -119,6 +119,11 @@ pub trait Volume: Clone + 'static {
     /// The size of a file in bytes, by name.
     fn size(&self, path: &Path) -> impl Future<Output = io::Result<u64>>;
 
+    /// When a file was written last, by the clock of whoever keeps it; `None` if the volume does not know.
+    fn modified(&self, _path: &Path) -> impl Future<Output = io::Result<Option<TimestampMs>>> {
+        std::future::ready(Ok(None))
+    }
+
     /// The whole of a small file through the page cache, opened anew. `FileTooLarge` above `limit_bytes`.
     fn read(&self, path: &Path, limit_bytes: usize) -> impl Future<Output = io::Result<Vec<u8>>>;
 

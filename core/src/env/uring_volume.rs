@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use bytes::Bytes;
+use kaas_proto::types::TimestampMs;
 
 use super::executor::TaskQueues;
 use super::helper::Helper;
@@ -140,6 +141,11 @@ impl Volume for UringVolume {
         self.ring.size(SizeOf::Path(self.name(path)?)).await
     }
 
+    async fn modified(&self, path: &Path) -> io::Result<Option<TimestampMs>> {
+        let path = self.absolute(path)?;
+        self.helper.run((), move || modified(&path)).await.map(Some)
+    }
+
     async fn read(&self, path: &Path, limit_bytes: usize) -> io::Result<Vec<u8>> {
         let file = self.open_with(path, libc::O_RDONLY).await?;
         let content = self.read_all(&file, limit_bytes).await;
@@ -239,6 +245,13 @@ fn list(path: &Path) -> io::Result<Vec<DirectoryEntry>> {
         entries.push(DirectoryEntry { name, kind });
     }
     Ok(entries)
+}
+
+#[expect(clippy::disallowed_methods, reason = "runs on a helper thread")]
+fn modified(path: &Path) -> io::Result<TimestampMs> {
+    let modified = std::fs::metadata(path)?.modified()?;
+    let since_epoch = modified.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Ok(TimestampMs(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)))
 }
 
 fn space(root: &CString) -> io::Result<VolumeSpace> {

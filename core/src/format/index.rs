@@ -101,6 +101,15 @@ impl SegmentIndex {
         self.before(self.entries.partition_point(|entry| i64::from(entry.relative_offset) <= relative))
     }
 
+    /// The last entry in front of `limit`: its position, and the largest timestamp in front of that.
+    #[must_use]
+    pub fn last_in_front_of(&self, limit: Offset) -> (u64, TimestampMs) {
+        let relative = limit.0.saturating_sub(self.base_offset.0);
+        let behind = self.entries.partition_point(|entry| i64::from(entry.relative_offset) < relative);
+        let last = self.entries[..behind].last();
+        last.map_or((0, TimestampMs(-1)), |entry| (u64::from(entry.position), entry.max_timestamp_before))
+    }
+
     /// Where to start looking for the first record at or after `time`; `None` if no covered record is that late.
     #[must_use]
     pub fn position_at(&self, time: TimestampMs) -> Option<u64> {

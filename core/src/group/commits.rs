@@ -211,7 +211,7 @@ impl Slot {
         let Some(durable) = self.ledger.group(id) else { return };
         let live = self.live_group(id);
         let retention = self.shared.config.offsets_retention;
-        let expired = durable.offsets.expired(&expiry(durable, live), retention, now.wall);
+        let expired = durable.offsets.expired(&expiry(durable, live), retention, now.believed);
         let count: usize = expired.iter().map(|topic| topic.partitions.len()).sum();
         let is_over = live.is_none() && count == durable.offsets.len();
         let (record, then) = if is_over {

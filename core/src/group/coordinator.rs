@@ -31,6 +31,7 @@ use super::slot_log::SlotLog;
 use super::usage::{Counters, Shared, Usage};
 use crate::env::{Env, MonotonicTime, TaskClass};
 use crate::partition::error::AppendError;
+use crate::steady_clock::SteadyClock;
 
 /// How long a slot that could not be read waits before it is read again; doubled each time up to the maximum.
 const FIRST_RELOAD_DELAY: Duration = Duration::from_millis(500);
@@ -47,6 +48,7 @@ struct Inner<E> {
     /// When the timer wakes up by itself, and how to wake it up earlier.
     wakes_at: Cell<MonotonicTime>,
     timer: Notify,
+    clock: SteadyClock,
 }
 
 /// The leadership of a slot, from one takeover to its end.
@@ -80,7 +82,10 @@ impl<E: Env> GroupCoordinator<E> {
             terms: Cell::new(0),
             wakes_at,
             timer: Notify::new(),
+            clock: SteadyClock::default(),
         }));
+        // The first look at the clocks: later ones compare with it.
+        coordinator.now();
         coordinator.0.env.spawn(TaskClass::Latency, coordinator.clone().run_timer());
         coordinator
     }
@@ -362,7 +367,8 @@ impl<E: Env> GroupCoordinator<E> {
     }
 
     fn now(&self) -> Now {
-        Now { monotonic: self.0.env.now(), wall: self.0.env.wall_clock() }
+        let (monotonic, wall) = (self.0.env.now(), self.0.env.wall_clock());
+        Now { monotonic, wall, believed: self.0.clock.believe(monotonic, wall) }
     }
 
     fn random(&self) -> u128 {

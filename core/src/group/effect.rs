@@ -11,11 +11,13 @@ use super::ids::{InstanceId, MemberId, ProtocolName};
 use super::metadata::GroupMetadata;
 use crate::env::MonotonicTime;
 
-/// One moment, on both clocks: monotonic for timers, wall-clock for what is stored and shown.
+/// One moment, on all clocks: monotonic for timers, wall-clock for what is stored and shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     pub monotonic: MonotonicTime,
     pub wall: TimestampMs,
+    /// The wall clock as far as something may be deleted because of it.
+    pub believed: TimestampMs,
 }
 
 impl Now {

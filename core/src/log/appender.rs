@@ -15,6 +15,7 @@
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use kaas_proto::types::{Offset, TimestampMs};
@@ -124,9 +125,9 @@ impl<E: Env> LedLog<E> {
     async fn write_queued(self: Rc<Self>) {
         let mut head = self.head.take().expect("one task writes at a time");
         while !self.has_ended() {
-            let now = self.context.env.wall_clock();
             let settings = self.settings();
-            let is_old = now.0.saturating_sub(head.began.0) >= settings.segment_ms;
+            let age = Duration::from_nanos(self.context.env.now().0.saturating_sub(head.began.0));
+            let is_old = settings.is_old(age, head.random);
             let step = self.queue.borrow_mut().next_step(head.position, settings.segment_bytes, is_old);
             match step {
                 NextStep::Rest => break,
@@ -160,8 +161,7 @@ impl<E: Env> LedLog<E> {
             Some(segment) => segment.clone(),
             None => {
                 let segment = self.begin_segment(commit.first_offset).await?;
-                head.began = self.context.env.wall_clock();
-                head.segment.insert(segment).clone()
+                head.begin(segment, &self.context.env).clone()
             }
         };
         open.file.write_at(commit.block_position, commit.content.clone()).await?;
@@ -184,7 +184,7 @@ impl<E: Env> LedLog<E> {
         let volume = self.context.env.volume();
         let file = volume.open(&self.directory.join(name.log()), OpenMode::CreateNew).await?;
         volume.sync_directory(&self.directory).await?;
-        let open = Rc::new(OpenSegment { file, index: SegmentIndex::new(base_offset).into() });
+        let open = Rc::new(OpenSegment::new(file, SegmentIndex::new(base_offset)));
         let segment = Segment::new(name, base_offset, None, self.context.env.wall_clock());
         segment.max_timestamp.set(Some(TimestampMs(-1)));
         segment.pin(Rc::clone(&open));
@@ -204,7 +204,8 @@ impl<E: Env> LedLog<E> {
             index.push(BatchSpan { base_offset, next_offset, bytes, max_timestamp }, interval);
         }
         segment.bytes.set(commit.end_position);
-        segment.max_timestamp.set(Some(index.max_timestamp));
+        let known = segment.max_timestamp.get().unwrap_or(TimestampMs(-1));
+        segment.max_timestamp.set(commit.batches.iter().map(|batch| batch.max_timestamp).chain([known]).max());
         segment.last_append.set(self.context.env.wall_clock());
         self.context.tail_cache.insert(self.id, segment.start, commit);
         let bytes = commit.end_position - commit.first_position;
@@ -256,8 +257,7 @@ impl<E: Env> LedLog<E> {
             self.roll(&mut head);
             match self.begin_segment(self.written.get()).await {
                 Ok(segment) => {
-                    head.began = self.context.env.wall_clock();
-                    head.segment = Some(segment);
+                    head.begin(segment, &self.context.env);
                 }
                 Err(error) => self.write_failed(&error),
             }

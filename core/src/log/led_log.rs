@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kaas_proto::config::topic::TopicConfig;
-use kaas_proto::types::{LeaderEpoch, Offset, TimestampMs};
+use kaas_proto::types::{LeaderEpoch, Offset};
 use tokio::sync::Notify;
 
 use super::append_queue::AppendQueue;
@@ -80,6 +80,7 @@ pub struct LogPosition {
 pub struct LogSettings {
     pub segment_bytes: u64,
     pub segment_ms: i64,
+    pub segment_jitter_ms: i64,
     pub index_interval_bytes: u32,
     pub flush_messages: u64,
 }
@@ -89,9 +90,21 @@ impl From<&TopicConfig> for LogSettings {
         Self {
             segment_bytes: config.segment_bytes,
             segment_ms: config.segment_ms,
+            segment_jitter_ms: config.segment_jitter_ms,
             index_interval_bytes: index_interval(config.index_interval_bytes, config.segment_bytes),
             flush_messages: config.flush_messages,
         }
+    }
+}
+
+impl LogSettings {
+    /// Whether a segment that was begun so long ago gets no more batches. `random` is the segment's own.
+    #[must_use]
+    pub fn is_old(&self, age: Duration, random: u64) -> bool {
+        let segment_ms = u64::try_from(self.segment_ms).unwrap_or(0);
+        let largest_jitter_ms = u64::try_from(self.segment_jitter_ms).unwrap_or(0).min(segment_ms);
+        let jitter_ms = random.checked_rem(largest_jitter_ms).unwrap_or(0);
+        age.as_millis() >= u128::from(segment_ms - jitter_ms)
     }
 }
 
@@ -107,13 +120,21 @@ pub(super) struct WriteHead<F> {
     pub position: u64,
     /// The bytes of its last partial block.
     pub tail: Vec<u8>,
-    /// When the segment was begun.
-    pub began: TimestampMs,
+    /// When the segment was begun: by the clock that nobody sets, or a step back would keep it for ever.
+    pub began: MonotonicTime,
+    /// Decides the segment's share of `segment.jitter.ms`.
+    pub random: u64,
 }
 
 impl<F> WriteHead<F> {
+    /// From now on this segment is appended to.
+    pub(super) fn begin(&mut self, segment: Appended<F>, env: &impl Env) -> &Appended<F> {
+        (self.began, self.random) = (env.now(), env.random_u64());
+        self.segment.insert(segment)
+    }
+
     pub(super) fn new_segment() -> Self {
-        Self { segment: None, position: 0, tail: Vec::new(), began: TimestampMs(0) }
+        Self { segment: None, position: 0, tail: Vec::new(), began: MonotonicTime(0), random: 0 }
     }
 }
 
@@ -234,6 +255,12 @@ impl<E: Env> LedLog<E> {
     #[must_use]
     pub fn high_watermark(&self) -> Offset {
         self.high_watermark.get()
+    }
+
+    /// Everything below is durable.
+    #[must_use]
+    pub fn written(&self) -> Offset {
+        self.written.get()
     }
 
     /// The offset that the next batch gets.
@@ -399,5 +426,29 @@ impl<E: Env> fmt::Debug for LedLog<E> {
             .field("epoch", &self.epoch)
             .field("high_watermark", &self.high_watermark.get())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_old_a_little_earlier_than_told() {
+        let settings = |segment_ms, segment_jitter_ms| LogSettings {
+            segment_bytes: 0,
+            segment_ms,
+            segment_jitter_ms,
+            index_interval_bytes: 0,
+            flush_messages: 1,
+        };
+        let is_old = |settings: LogSettings, age_ms, random| settings.is_old(Duration::from_millis(age_ms), random);
+        let exact = settings(1000, 0);
+        assert_eq!([999, 1000].map(|age| is_old(exact, age, 77)), [false, true]);
+        let early = settings(1000, 100);
+        assert_eq!([922, 923].map(|age| is_old(early, age, 177)), [false, true], "77 off");
+        let all = settings(10, i64::MAX);
+        assert!((0..50).all(|random| is_old(all, 10, random)), "never more than the whole time is taken off");
+        assert!(!is_old(all, 0, 3));
     }
 }

@@ -5,6 +5,7 @@
 //! space, and on NFS its directory.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::rc::{Rc, Weak};
@@ -18,6 +19,12 @@ use crate::format::segment_name::SegmentName;
 
 /// How many segments of a shard may be open for reading, besides those that are appended to.
 pub const MAX_OPEN_SEGMENTS: usize = 128;
+
+/// How many indexes of closed segments a shard keeps because building them cost much: 8 MiB.
+const MAX_KEPT_INDEXES: usize = 32;
+
+/// An index that readers had to build from so many bytes is kept.
+const COSTLY_INDEX_BYTES: u64 = 1 << 20;
 
 /// An index has at most about this many entries, however large its segment: 256 KiB of memory.
 const MAX_INDEX_ENTRIES: u64 = 16_384;
@@ -38,10 +45,15 @@ pub struct Segment<F> {
     pub end: Cell<Option<Offset>>,
     /// Bytes on the volume, padding aside; 0 until somebody looked.
     pub bytes: Cell<u64>,
-    /// The largest timestamp, -1 without records; `None` until somebody looked.
+    /// The largest timestamp of its records from `timestamp_from` on, -1 without any; `None` until somebody looked.
     pub max_timestamp: Cell<Option<TimestampMs>>,
-    /// When the last record was appended, as far as this broker knows: never later than now.
+    pub timestamp_from: Cell<Offset>,
+    /// When the last record was appended, as far as this broker knows.
     pub last_append: Cell<TimestampMs>,
+    /// The file was asked when it was written last.
+    pub asked_file_time: Cell<bool>,
+    /// An index that cost much to build and is on no volume.
+    kept_index: RefCell<Option<SegmentIndex>>,
     open: RefCell<Option<Rc<OpenSegment<F>>>>,
     last_use: Cell<u64>,
 }
@@ -51,6 +63,22 @@ pub struct Segment<F> {
 pub struct OpenSegment<F> {
     pub file: F,
     pub index: RefCell<SegmentIndex>,
+    /// How many bytes the index covered when the segment was opened.
+    covered_at_first: u64,
+}
+
+impl<F> OpenSegment<F> {
+    #[must_use]
+    pub fn new(file: F, index: SegmentIndex) -> Self {
+        let covered_at_first = index.covered_bytes;
+        Self { file, index: RefCell::new(index), covered_at_first }
+    }
+
+    /// The index, if readers have built so much of it that it should not be lost.
+    fn costly_index(&self) -> Option<SegmentIndex> {
+        let index = self.index.borrow();
+        (index.covered_bytes - self.covered_at_first >= COSTLY_INDEX_BYTES).then(|| index.clone())
+    }
 }
 
 impl<F> Segment<F> {
@@ -62,10 +90,19 @@ impl<F> Segment<F> {
             end: Cell::new(end),
             bytes: Cell::new(0),
             max_timestamp: Cell::new(None),
+            timestamp_from: Cell::new(name.base_offset),
             last_append: Cell::new(last_append),
+            asked_file_time: Cell::new(false),
+            kept_index: RefCell::default(),
             open: RefCell::default(),
             last_use: Cell::new(0),
         })
+    }
+
+    /// Whether the largest timestamp is known of exactly the records from `offset` on, or of all that count.
+    #[must_use]
+    pub fn knows_timestamp_from(&self, offset: Offset) -> bool {
+        self.max_timestamp.get().is_some() && self.timestamp_from.get() >= offset
     }
 
     /// What is open, if it is.
@@ -89,6 +126,8 @@ impl<F> Segment<F> {
 #[derive(Debug)]
 pub struct OpenSegments<F> {
     segments: RefCell<Vec<Weak<Segment<F>>>>,
+    /// Closed ones that keep their index, oldest first.
+    keeping: RefCell<VecDeque<Weak<Segment<F>>>>,
     uses: Cell<u64>,
     limit: usize,
 }
@@ -96,7 +135,7 @@ pub struct OpenSegments<F> {
 impl<F> OpenSegments<F> {
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { segments: RefCell::default(), uses: Cell::new(0), limit }
+        Self { segments: RefCell::default(), keeping: RefCell::default(), uses: Cell::new(0), limit }
     }
 
     /// The open segment; opens it, and closes the one that was used least recently when there are too many.
@@ -115,11 +154,19 @@ impl<F> OpenSegments<F> {
             return Ok(open);
         }
         let file = volume.open(&directory.join(segment.name.log()), OpenMode::Read).await?;
-        let index = read_index(volume, directory, segment.name).await;
+        let kept = segment.kept_index.take();
+        let (index, is_kept) = match kept {
+            Some(index) => (index, true),
+            None => (read_index(volume, directory, segment.name).await, false),
+        };
         if let Some(open) = segment.opened() {
             return Ok(open); // Somebody else was quicker.
         }
-        let open = Rc::new(OpenSegment { file, index: RefCell::new(index) });
+        let mut open = OpenSegment::new(file, index);
+        if is_kept {
+            open.covered_at_first = 0;
+        }
+        let open = Rc::new(open);
         segment.open.replace(Some(Rc::clone(&open)));
         self.track(segment);
         Ok(open)
@@ -134,10 +181,24 @@ impl<F> OpenSegments<F> {
                 .min_by_key(|&index| segments[index].upgrade().map_or(0, |segment| segment.last_use.get()))
                 .expect("the limit is above zero");
             if let Some(segment) = segments.swap_remove(least).upgrade() {
+                self.keep_index(&segment);
                 segment.close();
             }
         }
         segments.push(Rc::downgrade(segment));
+    }
+
+    /// Keeps the index of a segment that is about to be closed if it cost much; forgets the oldest that is kept for it.
+    fn keep_index(&self, segment: &Rc<Segment<F>>) {
+        let Some(index) = segment.opened().and_then(|open| open.costly_index()) else { return };
+        segment.kept_index.replace(Some(index));
+        let mut keeping = self.keeping.borrow_mut();
+        keeping.push_back(Rc::downgrade(segment));
+        if keeping.len() > MAX_KEPT_INDEXES
+            && let Some(oldest) = keeping.pop_front().and_then(|oldest| oldest.upgrade())
+        {
+            oldest.kept_index.take();
+        }
     }
 
     /// How many are open.

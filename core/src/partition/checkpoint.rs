@@ -21,7 +21,7 @@ use crate::log::led_log::LogPosition;
 use crate::log::persist;
 
 /// Recovery reads at most about twice this much.
-pub const CHECKPOINT_BYTES: u64 = 32 << 20;
+pub const CHECKPOINT_BYTES: u64 = 16 << 20;
 
 /// Shard-local; part of a leader.
 #[derive(Debug, Default)]

@@ -6,13 +6,14 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use kaas_proto::control::{PartitionChange, PartitionKey, ShardEvent};
-use kaas_proto::types::ShardId;
+use kaas_proto::types::{ShardId, TimestampMs};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::leader::Leader;
 use super::watch::Watchers;
 use crate::env::Env;
 use crate::log::context::LogContext;
+use crate::steady_clock::SteadyClock;
 
 /// How many takeovers of a shard run at once; the others wait their turn.
 pub const MAX_TAKEOVERS: usize = 16;
@@ -38,6 +39,8 @@ pub struct PartitionContext<E: Env> {
     pub producer_id_expiration: Duration,
     /// Local-dev mode: nobody else makes and removes directories in this shard's own memory.
     pub owns_directories: bool,
+    /// What decides how old something is that is to be deleted.
+    pub clock: SteadyClock,
     pub(super) takeovers: Semaphore,
     pub(super) farewells: Semaphore,
     events: mpsc::Sender<ShardEvent>,
@@ -60,6 +63,7 @@ impl<E: Env> PartitionContext<E> {
             watchers,
             producer_id_expiration,
             owns_directories,
+            clock: SteadyClock::default(),
             takeovers: Semaphore::new(MAX_TAKEOVERS),
             farewells: Semaphore::new(MAX_FAREWELLS),
             events,
@@ -70,6 +74,11 @@ impl<E: Env> PartitionContext<E> {
     #[must_use]
     pub fn env(&self) -> &E {
         &self.log.env
+    }
+
+    /// The wall clock, as far as something may be deleted because of it.
+    pub fn believed_now(&self) -> TimestampMs {
+        self.clock.believe(self.env().now(), self.env().wall_clock())
     }
 
     /// Whom to tell. Once.

@@ -3,6 +3,7 @@
 //! The new log start is durable in the manifest and the fence was asked before anybody is answered and before a segment is
 //! unlinked. A leader that was deposed meanwhile has deleted nothing.
 
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,7 +14,9 @@ use super::error::{DeleteRecordsError, NotLeading};
 use super::leader::Leader;
 use super::retention::{RetentionLimits, SegmentSummary, log_start_after};
 use crate::env::{Env, TaskClass, Volume};
+use crate::log::context::FileOf;
 use crate::log::led_log::EndOfLog;
+use crate::log::segment::Segment;
 
 /// "Up to the high watermark" in a DeleteRecords request.
 const UP_TO_HIGH_WATERMARK: Offset = Offset(-1);
@@ -82,15 +85,16 @@ impl<E: Env> Leader<E> {
             return;
         }
         let limits = RetentionLimits { time_ms: config.retention_ms, bytes: config.retention_bytes };
-        if limits.time_ms.is_some()
-            && let Err(error) = self.learn_oldest_timestamp().await
+        let now = self.context.believed_now();
+        if let Some(limit_ms) = limits.time_ms
+            && let Err(error) = self.learn_ages(limit_ms, now).await
         {
-            warn!(directory = %self.log().directory().display(), %error, "retention can't read the oldest segment");
+            warn!(directory = %self.log().directory().display(), %error, "retention can't read a segment");
             return;
         }
         let (log_start, high_watermark) = (self.log().log_start(), self.log().high_watermark());
-        let now = self.context.env().wall_clock();
-        let new_start = log_start_after(&self.summaries(), limits, log_start, high_watermark, now);
+        let summaries: Vec<_> = self.log().segments().iter().map(|segment| self.summary(segment)).collect();
+        let new_start = log_start_after(&summaries, limits, log_start, high_watermark, now);
         if new_start > log_start {
             match self.raise_log_start(new_start).await {
                 Ok(_) => info!(directory = %self.log().directory().display(), %log_start, %new_start, "retention"),
@@ -99,14 +103,33 @@ impl<E: Env> Leader<E> {
         }
     }
 
-    fn summaries(&self) -> Vec<SegmentSummary> {
-        let log_end = self.log().log_end();
-        let summary = |segment: &Rc<crate::log::segment::Segment<_>>| SegmentSummary {
-            end_offset: segment.end.get().unwrap_or(log_end),
+    /// Finds out how old the oldest segments are, up to the first that is not too old.
+    async fn learn_ages(&self, limit_ms: i64, now: TimestampMs) -> io::Result<()> {
+        for segment in self.log().segments() {
+            self.learn_timestamp(&segment).await?;
+            let tells_age = self.summary(&segment).max_timestamp.is_some_and(|time| time <= now);
+            // What this leader appended it knows. Of others, whose records do not tell, the file does.
+            if !tells_age && segment.name.epoch < self.epoch() && !segment.asked_file_time.replace(true) {
+                let path = self.log().directory().join(segment.name.log());
+                if let Some(modified) = self.context.env().volume().modified(&path).await? {
+                    segment.last_append.set(modified);
+                }
+            }
+            // From here on it grows older, also if the clock that it was appended by was wrong.
+            segment.last_append.set(segment.last_append.get().min(now));
+            if !self.summary(&segment).is_expired(limit_ms, now) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn summary(&self, segment: &Segment<FileOf<E>>) -> SegmentSummary {
+        SegmentSummary {
+            end_offset: segment.end.get().unwrap_or_else(|| self.log().log_end()),
             bytes: segment.bytes.get(),
             max_timestamp: segment.max_timestamp.get().filter(|&timestamp| timestamp > TimestampMs(-1)),
             last_append: segment.last_append.get(),
-        };
-        self.log().segments().iter().map(summary).collect()
+        }
     }
 }

@@ -73,7 +73,12 @@ impl<E: Env> Partition<E> {
         let interrupted = || self.command.get() != command;
         let mut overtaken = 0;
         loop {
-            match Box::pin(take_over(self, choice, &interrupted)).await {
+            // A newer command does not wait for a call that hangs. What is under way may still land: it is of this attempt's epoch.
+            let newer = async {
+                self.commanded_after(command).await;
+                Err(TakeoverEnd::Interrupted)
+            };
+            match future::or(Box::pin(take_over(self, choice, &interrupted)), newer).await {
                 Ok(taken) => return self.lead(taken),
                 Err(TakeoverEnd::Superseded { .. }) if choice == EpochChoice::Above && overtaken < MAX_OVERTAKEN => {
                     overtaken += 1;
@@ -143,11 +148,15 @@ impl<E: Env> Partition<E> {
 
     async fn relinquish(&self) {
         let Some(leader) = self.leader.borrow().clone() else { return };
-        let command = self.command.get();
         self.enter(State::Draining);
         // Another relinquish changes nothing; an abandon or a takeover makes waiting for a hanging write pointless.
         let interrupted = async {
-            self.commanded_after(command).await;
+            loop {
+                self.commanded_after(self.command.get()).await;
+                if self.wanted.get() != Wanted::Closed {
+                    return;
+                }
+            }
         };
         leader.relinquish(interrupted).await;
         if self.state() == State::Draining {
@@ -157,9 +166,11 @@ impl<E: Env> Partition<E> {
 
     async fn abandon(&self) {
         let Some(leader) = self.leader.borrow().clone() else { return };
+        let command = self.command.get();
         self.close();
         // What is under way holds handles until it returns.
-        future::or(leader.log().at_rest(), self.context.env().sleep(STALL_LIMIT)).await;
+        let returned = future::or(leader.log().at_rest(), self.context.env().sleep(STALL_LIMIT));
+        future::or(returned, self.commanded_after(command)).await;
     }
 
     /// Lets go of everything.

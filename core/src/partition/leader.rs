@@ -53,6 +53,8 @@ pub struct Leader<E: Env> {
     pub(super) producers: RefCell<ProducerTable>,
     pub(super) transactions: RefCell<TransactionIndex>,
     pub(super) checkpointer: Checkpointer,
+    /// Held by whoever looks for the largest timestamp of a segment: one at a time.
+    pub(super) learning: Mutex<()>,
     /// False while it drains.
     accepting: Cell<bool>,
     partition: Weak<Partition<E>>,
@@ -72,6 +74,7 @@ impl<E: Env> Leader<E> {
             producers: RefCell::new(producers),
             transactions: RefCell::new(transactions),
             checkpointer: Checkpointer::default(),
+            learning: Mutex::new(()),
             accepting: Cell::new(true),
             partition: Rc::downgrade(partition),
             this: Weak::clone(this),

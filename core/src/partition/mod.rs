@@ -11,6 +11,7 @@ pub mod context;
 mod delete_records;
 mod driver;
 pub mod error;
+mod largest_timestamp;
 pub mod leader;
 pub mod lifecycle;
 mod offsets;
@@ -216,7 +217,7 @@ impl<E: Env> Partition<E> {
     /// Forgets producers that were silent for too long.
     pub fn expire_producers(&self) {
         if let Some(leader) = self.leader.borrow().as_ref() {
-            leader.expire_producers(self.context.env().wall_clock());
+            leader.expire_producers(self.context.believed_now());
         }
     }
 

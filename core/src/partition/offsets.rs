@@ -7,11 +7,11 @@ use kaas_proto::record::{RecordBatchView, lookup};
 use kaas_proto::types::{LeaderEpoch, Offset, TimestampMs};
 
 use super::error::LookupError;
+use super::largest_timestamp::NO_TIMESTAMP;
 use super::leader::Leader;
 use crate::env::Env;
 use crate::shard::operation::{FoundOffset, IsolationLevel, OffsetQuery};
 
-const NO_TIMESTAMP: TimestampMs = TimestampMs(-1);
 const NOTHING: FoundOffset = FoundOffset { offset: Offset(-1), timestamp: NO_TIMESTAMP, leader_epoch: LeaderEpoch(-1) };
 
 impl<E: Env> Leader<E> {
@@ -57,7 +57,13 @@ impl<E: Env> Leader<E> {
         let log_start = self.log().log_start();
         for segment in self.log().segments() {
             let limit = segment.end.get().map_or(end, |segment_end| segment_end.min(end));
-            if limit <= log_start || segment.max_timestamp.get().is_some_and(|largest| largest < time) {
+            if limit <= log_start {
+                continue;
+            }
+            if segment.end.get().is_some() {
+                self.learn_timestamp(&segment).await?;
+            }
+            if segment.max_timestamp.get().is_some_and(|largest| largest < time) {
                 continue;
             }
             let open = self.log().open(&segment).await?;
@@ -89,42 +95,22 @@ impl<E: Env> Leader<E> {
     /// The first of the records below `end` with the largest timestamp (KIP-734).
     async fn largest_timestamp(&self, end: Offset) -> io::Result<FoundOffset> {
         let mut largest = NO_TIMESTAMP;
+        let log_start = self.log().log_start();
         for segment in self.log().segments() {
             let limit = segment.end.get().map_or(end, |segment_end| segment_end.min(end));
-            if limit <= self.log().log_start()
-                || segment.max_timestamp.get().is_some_and(|of_segment| of_segment <= largest)
-            {
+            if limit <= log_start || segment.max_timestamp.get().is_some_and(|of_segment| of_segment <= largest) {
                 continue;
             }
-            let open = self.log().open(&segment).await?;
-            let (position, in_front) = {
-                let index = open.index.borrow();
-                let relative = limit.0 - index.base_offset.0;
-                let behind = index.entries().partition_point(|entry| i64::from(entry.relative_offset) < relative);
-                let last = index.entries()[..behind].last();
-                last.map_or((0, NO_TIMESTAMP), |entry| (u64::from(entry.position), entry.max_timestamp_before))
+            let is_whole = limit == segment.end.get().unwrap_or_else(|| self.log().written());
+            let of_segment = if is_whole {
+                self.learn_timestamp(&segment).await?;
+                segment.max_timestamp.get().unwrap_or(NO_TIMESTAMP)
+            } else {
+                self.largest_between(&segment, segment.start.max(log_start), limit).await?
             };
-            largest = largest.max(in_front);
-            let visit = |batch: RecordBatchView<'_>| {
-                largest = largest.max(batch.max_timestamp());
-                ControlFlow::Continue(())
-            };
-            self.log().visit_batches(&segment, &open, position, limit, visit).await?;
+            largest = largest.max(of_segment);
         }
         if largest == NO_TIMESTAMP { Ok(NOTHING) } else { self.first_at_or_after(largest, end).await }
-    }
-
-    /// Finds out the largest timestamp of the oldest segment, for retention.
-    pub(super) async fn learn_oldest_timestamp(&self) -> io::Result<()> {
-        let Some(segment) = self.log().segments().into_iter().next() else { return Ok(()) };
-        let (None, Some(end)) = (segment.max_timestamp.get(), segment.end.get()) else { return Ok(()) };
-        let open = self.log().open(&segment).await?;
-        let covered = open.index.borrow().covered_bytes;
-        self.log().visit_batches(&segment, &open, covered, end, |_| ControlFlow::Continue(())).await?;
-        let index = open.index.borrow();
-        segment.bytes.set(index.covered_bytes);
-        segment.max_timestamp.set(Some(index.max_timestamp));
-        Ok(())
     }
 }
 

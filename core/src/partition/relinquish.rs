@@ -6,6 +6,7 @@
 use std::io;
 use std::rc::Rc;
 
+use futures_lite::future;
 use kaas_proto::types::Offset;
 use tracing::warn;
 
@@ -20,10 +21,15 @@ impl<E: Env> Leader<E> {
     /// Stops accepting, waits until everything queued is acknowledged, persists and closes. A leader that was superseded,
     /// or whose epoch ended by a failure, writes nothing and closes.
     ///
-    /// `interrupted` completes when a newer command makes waiting pointless.
+    /// `interrupted` completes when a newer command makes all of this pointless.
     pub(super) async fn relinquish(self: &Rc<Self>, interrupted: impl Future<Output = ()>) {
         self.stop_accepting();
-        futures_lite::future::or(self.log().at_rest(), interrupted).await;
+        future::or(self.hand_over(), interrupted).await;
+        self.close();
+    }
+
+    async fn hand_over(&self) {
+        self.log().at_rest().await;
         let drained = !self.log().has_ended() && self.log().log_end() == self.log().high_watermark();
         if drained {
             let _permit = self.context.farewells.acquire().await;
@@ -35,7 +41,6 @@ impl<E: Env> Leader<E> {
                 warn!(directory = %self.log().directory().display(), %error, "relinquishing without persisting");
             }
         }
-        self.close();
     }
 
     async fn persist(&self) -> io::Result<()> {

@@ -11,8 +11,23 @@ pub struct SegmentSummary {
     pub bytes: u64,
     /// The largest timestamp of its records; `None` if it has none.
     pub max_timestamp: Option<TimestampMs>,
-    /// When its last record was appended, by the broker's clock.
+    /// When its last record was appended, by the broker's clock or the file's.
     pub last_append: TimestampMs,
+}
+
+impl SegmentSummary {
+    /// When its newest record was written. One that claims to be from the future counts as of the time it was appended, or it
+    /// would keep its segment for ever.
+    #[must_use]
+    pub fn newest_record(&self) -> TimestampMs {
+        self.max_timestamp.map_or(self.last_append, |time| time.min(self.last_append))
+    }
+
+    /// Whether its newest record is older than `limit_ms`.
+    #[must_use]
+    pub fn is_expired(&self, limit_ms: i64, now: TimestampMs) -> bool {
+        now.0.saturating_sub(self.newest_record().0) > limit_ms
+    }
 }
 
 /// `retention.ms` and `retention.bytes`; `None` is Kafka's -1, no limit.
@@ -25,8 +40,7 @@ pub struct RetentionLimits {
 /// The log start offset that the limits ask for; `log_start` itself if nothing is to go.
 ///
 /// Whole segments go, oldest first, never above the high watermark. The newest goes by time alone: by size it is what the
-/// limit is for. A record that claims to be from the future counts as of the time it was appended, or it would keep its
-/// segment for ever.
+/// limit is for.
 #[must_use]
 pub fn log_start_after(
     segments: &[SegmentSummary],
@@ -39,8 +53,7 @@ pub fn log_start_after(
     let mut start = log_start;
     for (index, segment) in segments.iter().enumerate() {
         let is_newest = index + 1 == segments.len();
-        let newest_record = segment.max_timestamp.map_or(segment.last_append, |time| time.min(segment.last_append));
-        let expired = limits.time_ms.is_some_and(|limit| now.0.saturating_sub(newest_record.0) > limit);
+        let expired = limits.time_ms.is_some_and(|limit_ms| segment.is_expired(limit_ms, now));
         let excess = !is_newest && limits.bytes.is_some_and(|limit| bytes_left.saturating_sub(segment.bytes) >= limit);
         let empty = segment.end_offset <= start;
         if segment.end_offset > high_watermark || !(expired || excess || empty) {

@@ -91,6 +91,8 @@ impl<E: Env> Shard<E> {
             for partition in self.partitions() {
                 partition.check_stall();
             }
+            // Often, so that a clock that is set is found out before anything is decided by it.
+            self.0.context.believed_now();
             self.0.context.watchers.forget_dropped();
             expiry_due = expiry_due.saturating_sub(HOUSEKEEPING_INTERVAL);
             if expiry_due.is_zero() {

@@ -11,6 +11,7 @@ pub mod operation;
 pub mod port;
 pub mod producer_ids;
 mod slot_log;
+pub mod volume_space;
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -28,6 +29,7 @@ use self::operation::{AllocateProducerId, ShardOperation};
 use self::port::LocalPort;
 use self::producer_ids::ALLOCATION_QUEUE_LENGTH;
 use self::slot_log::LeaderLog;
+use self::volume_space::SpaceCache;
 use crate::env::{Env, TaskClass};
 use crate::group::config::GroupConfig;
 use crate::group::coordinator::GroupCoordinator;
@@ -94,6 +96,7 @@ struct Inner<E: Env> {
     groups: GroupCoordinator<E>,
     producer_ids: mpsc::Sender<AllocateProducerId>,
     ended: watch::Sender<bool>,
+    space: Rc<SpaceCache>,
     /// Retention is under way.
     retaining: Cell<bool>,
 }
@@ -122,8 +125,11 @@ impl<E: Env> Shard<E> {
             partitions: RefCell::default(),
             producer_ids,
             ended: watch::channel(false).0,
+            space: Rc::default(),
             retaining: Cell::new(false),
         }));
+        // The first look at the clocks: later ones compare with it.
+        shard.0.context.believed_now();
         let observer: Weak<Inner<E>> = Rc::downgrade(&shard.0);
         shard.0.context.observe(observer);
         env.spawn(TaskClass::Latency, shard.clone().carry_out_commands(commands));
@@ -181,6 +187,7 @@ impl<E: Env> Shard<E> {
         counters.partitions_led.set(count(|partition| partition.state().is_leading()));
         counters.partitions_wanted.set(count(|partition| matches!(partition.wanted(), Wanted::Lead(_))));
         counters.partitions_stalled.set(count(|partition| partition.state() == State::Stalled));
+        counters.clock_doubted.set(u64::from(self.0.context.clock.is_doubted()));
         counters.watchers.set(self.0.context.watchers.len() as u64);
         counters.tail_cache_bytes.set(self.0.context.log.tail_cache.bytes() as u64);
         counters.read_ahead_bytes.set(self.0.context.log.read_ahead.bytes() as u64);

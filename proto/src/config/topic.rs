@@ -144,8 +144,8 @@ pub const TOPIC_CONFIGS: &[TopicDefinition] = {
             "Size at which a new segment begins. Retention deletes whole segments."),
         row("segment.index.bytes", Int, "10485760", AtLeast(4), &[same("log.index.size.max.bytes")],
             Shown("an index is as large as its segment needs"), "Largest size of an index file."),
-        row("segment.jitter.ms", Long, "0", AtLeast(0), &[finer("log.roll.jitter.ms", 1), hours("log.roll.jitter.hours", "0")],
-            Shown("partitions roll when segment.ms is over"), "Random time taken off segment.ms."),
+        row("segment.jitter.ms", Long, "0", AtLeast(0), &[finer("log.roll.jitter.ms", 1), hours("log.roll.jitter.hours", "0")], Acted,
+            "Random time taken off segment.ms."),
         row("segment.ms", Long, "604800000", AtLeast(1), &[finer("log.roll.ms", 1), hours("log.roll.hours", "168")], Acted,
             "Age at which a new segment begins even if it is not full."),
         row("unclean.leader.election.enable", Boolean, "false", Any, &[same("unclean.leader.election.enable")],
@@ -185,6 +185,8 @@ pub struct TopicConfig {
     pub retention_bytes: Option<u64>,
     pub segment_bytes: u64,
     pub segment_ms: i64,
+    /// Up to so much earlier than `segment_ms`, so that partitions do not all roll at once.
+    pub segment_jitter_ms: i64,
     pub index_interval_bytes: u64,
     /// The durability dial; 1 is honest.
     pub flush_messages: u64,
@@ -224,6 +226,7 @@ impl TopicConfig {
             retention_bytes: u64::try_from(values.number("retention.bytes")).ok(),
             segment_bytes: values.unsigned("segment.bytes"),
             segment_ms: values.number("segment.ms"),
+            segment_jitter_ms: values.number("segment.jitter.ms"),
             index_interval_bytes: values.unsigned("index.interval.bytes"),
             flush_messages: values.unsigned("flush.messages"),
             min_compaction_lag_ms: values.number("min.compaction.lag.ms"),

@@ -86,7 +86,7 @@ impl JoinRequest {
 
 impl World {
     pub(super) fn new() -> Self {
-        let now = Now { monotonic: MonotonicTime(0), wall: TimestampMs(1_000_000) };
+        let now = Now { monotonic: MonotonicTime(0), wall: TimestampMs(1_000_000), believed: TimestampMs(1_000_000) };
         Self {
             group: Group::new("group".into(), now),
             config: GroupConfig::default(),
@@ -175,6 +175,7 @@ impl World {
             let moment = next.unwrap_or(end).max(self.now.monotonic);
             let passed_ms = (moment.0 - self.now.monotonic.0) / 1_000_000;
             self.now.wall.0 += i64::try_from(passed_ms).unwrap();
+            self.now.believed = self.now.wall;
             self.now.monotonic = moment;
             if next.is_none() {
                 return;
