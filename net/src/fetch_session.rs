@@ -96,7 +96,7 @@ impl FetchSessions {
         request: &FetchRequest,
         version: i16,
         now: MonotonicTime,
-        random: u64,
+        random: impl FnOnce() -> u64,
     ) -> Result<Begun, ErrorCode> {
         let (id, epoch) = (request.session_id, request.session_epoch);
         let by_id = version >= TOPIC_IDS;
@@ -122,11 +122,11 @@ impl FetchSessions {
         sent
     }
 
-    fn open(&mut self, partitions: &[Wanted], by_id: bool, now: MonotonicTime, random: u64) -> i32 {
+    fn open(&mut self, partitions: &[Wanted], by_id: bool, now: MonotonicTime, random: impl FnOnce() -> u64) -> i32 {
         if partitions.is_empty() || !self.make_room(partitions.len(), now) {
             return 0;
         }
-        let id = self.free_id(random);
+        let id = self.free_id(random());
         let mut session = Session {
             next_epoch: 1,
             by_id,
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn without_a_session_everything_is_answered() {
         let mut all = sessions(10);
-        let begun = all.begin(&request((0, FINAL_EPOCH), &[(0, 5), (1, 6)]), 12, NOW, 7).unwrap();
+        let begun = all.begin(&request((0, FINAL_EPOCH), &[(0, 5), (1, 6)]), 12, NOW, || 7).unwrap();
         assert_eq!((begun.session_id, begun.incremental), (0, false));
         assert_eq!(sent(&mut all, &begun, vec![row(0, 1, ""), row(1, 1, "")]), [0, 1]);
         assert_eq!(all.len(), 0);
@@ -330,30 +330,30 @@ mod tests {
     #[test]
     fn a_session_tells_news_only_and_rotates() {
         let mut all = sessions(10);
-        let begun = all.begin(&request((0, INITIAL_EPOCH), &[(0, 0), (1, 0), (2, 0)]), 12, NOW, 7).unwrap();
+        let begun = all.begin(&request((0, INITIAL_EPOCH), &[(0, 0), (1, 0), (2, 0)]), 12, NOW, || 7).unwrap();
         let id = begun.session_id;
         assert!(id > 0 && id % 4 == 1, "{id}: this shard's");
         assert_eq!(sent(&mut all, &begun, vec![row(0, 1, ""), row(1, 1, ""), row(2, 1, "")]), [0, 1, 2]);
 
-        let begun = all.begin(&request((id, 1), &[]), 12, NOW, 7).unwrap();
+        let begun = all.begin(&request((id, 1), &[]), 12, NOW, || 7).unwrap();
         assert!(begun.incremental);
         assert_eq!(sent(&mut all, &begun, vec![row(0, 1, "x"), row(1, 1, ""), row(2, 2, "")]), [0, 2]);
 
-        let begun = all.begin(&request((id, 2), &[(0, 1)]), 12, NOW, 7).unwrap();
+        let begun = all.begin(&request((id, 2), &[(0, 1)]), 12, NOW, || 7).unwrap();
         assert_eq!(indexes(&begun.partitions), [1, 2, 0], "who got records goes behind");
         assert_eq!(begun.partitions[2].offset, Offset(1));
         let error = PartitionData { error_code: ErrorCode::KafkaStorageError, ..row(1, -1, "") };
         assert_eq!(sent(&mut all, &begun, vec![error.clone(), row(2, 2, ""), row(0, 1, "")]), [1]);
-        let begun = all.begin(&request((id, 3), &[]), 12, NOW, 7).unwrap();
+        let begun = all.begin(&request((id, 3), &[]), 12, NOW, || 7).unwrap();
         assert_eq!(sent(&mut all, &begun, vec![error, row(2, 2, ""), row(0, 1, "")]), [1], "errors repeat");
-        let begun = all.begin(&request((id, 4), &[]), 12, NOW, 7).unwrap();
+        let begun = all.begin(&request((id, 4), &[]), 12, NOW, || 7).unwrap();
         assert_eq!(sent(&mut all, &begun, vec![row(1, 1, ""), row(2, 2, ""), row(0, 1, "")]), [1], "it is healed");
     }
 
     #[test]
     fn forgotten_partitions_are_not_read_and_an_empty_session_ends() {
         let mut all = sessions(10);
-        let id = all.begin(&request((0, INITIAL_EPOCH), &[(0, 0), (1, 0)]), 12, NOW, 7).unwrap().session_id;
+        let id = all.begin(&request((0, INITIAL_EPOCH), &[(0, 0), (1, 0)]), 12, NOW, || 7).unwrap().session_id;
         let forget = |epoch, index| FetchRequest {
             forgotten_topics_data: vec![ForgottenTopic {
                 topic: "t".into(),
@@ -362,8 +362,8 @@ mod tests {
             }],
             ..request((id, epoch), &[])
         };
-        assert_eq!(indexes(&all.begin(&forget(1, 0), 12, NOW, 7).unwrap().partitions), [1]);
-        let begun = all.begin(&forget(2, 1), 12, NOW, 7).unwrap();
+        assert_eq!(indexes(&all.begin(&forget(1, 0), 12, NOW, || 7).unwrap().partitions), [1]);
+        let begun = all.begin(&forget(2, 1), 12, NOW, || 7).unwrap();
         assert_eq!((begun.session_id, begun.partitions.len()), (0, 0));
         assert_eq!((all.len(), all.partitions), (0, 0));
     }
@@ -371,22 +371,22 @@ mod tests {
     #[test]
     fn epochs_are_checked_and_wrap_to_one() {
         let mut all = sessions(10);
-        let id = all.begin(&request((0, INITIAL_EPOCH), &[(0, 0)]), 12, NOW, 7).unwrap().session_id;
+        let id = all.begin(&request((0, INITIAL_EPOCH), &[(0, 0)]), 12, NOW, || 7).unwrap().session_id;
         let refused = |all: &mut FetchSessions, id, epoch, version| {
-            all.begin(&request((id, epoch), &[]), version, NOW, 7).unwrap_err()
+            all.begin(&request((id, epoch), &[]), version, NOW, || 7).unwrap_err()
         };
         assert_eq!(refused(&mut all, id + 4, 1, 12), ErrorCode::FetchSessionIdNotFound);
         assert_eq!(refused(&mut all, id, 2, 12), ErrorCode::InvalidFetchSessionEpoch);
         assert_eq!(refused(&mut all, id, 1, 13), ErrorCode::FetchSessionTopicIdError);
         all.sessions.get_mut(&id).unwrap().next_epoch = i32::MAX;
-        all.begin(&request((id, i32::MAX), &[]), 12, NOW, 7).unwrap();
-        all.begin(&request((id, 1), &[]), 12, NOW, 7).unwrap();
+        all.begin(&request((id, i32::MAX), &[]), 12, NOW, || 7).unwrap();
+        all.begin(&request((id, 1), &[]), 12, NOW, || 7).unwrap();
         // Epoch -1 with an id ends the session and answers in full.
-        let begun = all.begin(&request((id, FINAL_EPOCH), &[(0, 0)]), 12, NOW, 7).unwrap();
+        let begun = all.begin(&request((id, FINAL_EPOCH), &[(0, 0)]), 12, NOW, || 7).unwrap();
         assert_eq!((begun.session_id, begun.incremental, all.len()), (0, false, 0));
         // Epoch 0 with an id replaces it.
-        let id = all.begin(&request((0, INITIAL_EPOCH), &[(0, 0)]), 12, NOW, 7).unwrap().session_id;
-        let other = all.begin(&request((id, INITIAL_EPOCH), &[(0, 0)]), 12, NOW, 8).unwrap().session_id;
+        let id = all.begin(&request((0, INITIAL_EPOCH), &[(0, 0)]), 12, NOW, || 7).unwrap().session_id;
+        let other = all.begin(&request((id, INITIAL_EPOCH), &[(0, 0)]), 12, NOW, || 8).unwrap().session_id;
         assert!(other != 0 && all.len() == 1);
     }
 
@@ -394,13 +394,13 @@ mod tests {
     fn sessions_in_use_are_not_evicted() {
         let mut all = sessions(2);
         let open = |all: &mut FetchSessions, now, random| {
-            all.begin(&request((0, INITIAL_EPOCH), &[(0, 0)]), 12, now, random).unwrap().session_id
+            all.begin(&request((0, INITIAL_EPOCH), &[(0, 0)]), 12, now, || random).unwrap().session_id
         };
         let first = open(&mut all, NOW, 1);
         assert_ne!(open(&mut all, NOW, 1), first, "ids are never given out twice");
         assert_eq!(open(&mut all, NOW, 3), 0, "no room: without a session");
         let later = MonotonicTime(NOW.0 + u64::try_from(FETCH_SESSION_IDLE.as_nanos()).unwrap());
-        all.begin(&request((first, 1), &[]), 12, later, 7).unwrap();
+        all.begin(&request((first, 1), &[]), 12, later, || 7).unwrap();
         assert_ne!(open(&mut all, later, 4), 0);
         assert_eq!(all.len(), 2);
         assert!(all.sessions.contains_key(&first), "it was used");

@@ -28,6 +28,8 @@ const SHORTEST_SLEEP: Duration = Duration::from_millis(4);
 const LONGEST_SLEEP: Duration = Duration::from_millis(256);
 /// How much longer each sleep of a shard without work is than the one before.
 const SLEEP_GROWTH: u32 = 4;
+/// So many tasks since the last look are more than housekeeping.
+const BUSY_TASKS: u64 = 16;
 
 /// glommio's own buffers: only its sockets would use them. Its default is 10 MiB.
 const IO_MEMORY_BYTES: usize = 64 << 10;
@@ -70,14 +72,14 @@ where
 /// next event wakes it up again: this one is never far away. In the very beginning there is no event at all, and a shard
 /// would sleep for ever: hence [`START_INTERVAL`].
 ///
-/// A shard without work has little to oversleep, so the interval grows as long as nothing else runs.
+/// A shard with little work has little to oversleep, so the interval grows as long as hardly anything else runs.
 async fn stay_awake() {
     let mut interval = SHORTEST_SLEEP;
     loop {
         glommio::timer::sleep(interval).await;
-        // Since the last look. One of them was this.
-        let idle = glommio::executor().executor_stats().tasks_executed() <= 1;
-        interval = if idle { LONGEST_SLEEP.min(interval * SLEEP_GROWTH) } else { SHORTEST_SLEEP };
+        // Since the last look.
+        let busy = glommio::executor().executor_stats().tasks_executed() > BUSY_TASKS;
+        interval = if busy { SHORTEST_SLEEP } else { LONGEST_SLEEP.min(interval * SLEEP_GROWTH) };
     }
 }
 

@@ -52,7 +52,7 @@ impl Handle for FetchRequest {
     async fn handle(self, call: &Call) -> FetchResponse {
         let begun = {
             let mut sessions = call.shard.fetch_sessions.borrow_mut();
-            let begun = sessions.begin(&self, call.version, now(), random_u64());
+            let begun = sessions.begin(&self, call.version, now(), random_u64);
             call.shard.metrics.fetch_sessions.set(sessions.len());
             begun
         };
