@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use kaas_proto::control::PartitionKey;
 use kaas_proto::layout::slot_directory;
-use kaas_proto::types::{LeaderEpoch, SlotId};
+use kaas_proto::types::{LeaderEpoch, SlotId, TimestampMs};
+use kaas_proto::utc_time::UtcTime;
 use serde::Deserialize;
 use tokio::time::sleep;
 
@@ -74,11 +75,13 @@ fn revoked_by(fence: &Path) -> String {
     #[serde(rename_all = "camelCase")]
     struct Line {
         broker: i32,
-        time_ms: i64,
+        time_ms: TimestampMs,
     }
-    let line = fs::read(fence).unwrap_or_default();
-    match serde_json::from_slice(&line) {
-        Ok(Line { broker, time_ms }) => format!("broker {broker} since {time_ms} ms"),
+    let content = fs::read(fence).unwrap_or_default();
+    // A second revocation may leave the end of a longer line behind its own.
+    let line = content.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    match serde_json::from_slice(line) {
+        Ok(Line { broker, time_ms }) => format!("broker {broker} since {}", UtcTime(time_ms)),
         Err(_) => "another broker".to_owned(),
     }
 }
@@ -122,7 +125,7 @@ mod tests {
         let began = Instant::now();
         let superseded = waiting().await;
         assert!(began.elapsed() >= INTERVAL * 2, "not at first sight: it may be our own");
-        assert_eq!((superseded.epoch, &*superseded.by), (LeaderEpoch(10), "broker 5 since 77 ms"));
+        assert_eq!((superseded.epoch, &*superseded.by), (LeaderEpoch(10), "broker 5 since 1970-01-01T00:00:00.077Z"));
 
         state.borrow_mut().apply([leading(10)]);
         timeout(INTERVAL * 20, waiting()).await.expect_err("it was our own, after a failed write");

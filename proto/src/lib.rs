@@ -10,4 +10,5 @@ pub mod metrics;
 pub mod record;
 pub mod topic_name;
 pub mod types;
+pub mod utc_time;
 pub mod view;

@@ -13,6 +13,7 @@
 use std::fmt;
 
 use kaas_proto::types::{BrokerId, LeaderEpoch, TimestampMs};
+use kaas_proto::utc_time::UtcTime;
 use serde::{Deserialize, Serialize};
 
 /// A line is much shorter; asking reads one block.
@@ -68,7 +69,7 @@ impl fmt::Display for RevokedBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Known(Revocation { epoch, broker, time_ms }) => {
-                write!(f, "broker {broker} with epoch {epoch} at {time_ms} ms")
+                write!(f, "broker {broker} with epoch {epoch} at {}", UtcTime(*time_ms))
             }
             Self::Unreadable => f.write_str("a broker whose line can't be read"),
         }
@@ -89,7 +90,7 @@ mod tests {
         let line = REVOCATION.encode();
         assert_eq!(line, b"{\"epoch\":6,\"broker\":2,\"timeMs\":1735689600000}\n");
         assert_eq!(Fence::decode(&line), Fence::Revoked(RevokedBy::Known(REVOCATION)));
-        assert_eq!(RevokedBy::Known(REVOCATION).to_string(), "broker 2 with epoch 6 at 1735689600000 ms");
+        assert_eq!(RevokedBy::Known(REVOCATION).to_string(), "broker 2 with epoch 6 at 2025-01-01T00:00:00.000Z");
     }
 
     #[test]
