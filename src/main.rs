@@ -1,5 +1,6 @@
 //! The `kaas` binary: reads the options, checks the machine, puts shards and control thread together, and waits.
 
+mod inspect;
 mod logging;
 mod options;
 mod processors;
@@ -21,7 +22,7 @@ use kaas_net::listener;
 use kaas_net::server::ConnectionCounter;
 use kaas_proto::control::link;
 
-use options::{Checked, Mode, Options};
+use options::{Asked, Checked, Mode, Options};
 use processors::Processors;
 use shard::{Serving, ShardParts, Storage};
 
@@ -30,7 +31,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let started = Instant::now();
-    let options = Options::from_process();
+    let options = match Options::from_process() {
+        Asked::Broker(options) => *options,
+        Asked::Inspect(command) => return inspect::run(&command),
+    };
     logging::start(options.log_level.clone());
     match run(options, started) {
         Ok(()) => {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, Parser, Subcommand};
 use kaas_net::listener::NamedAddress;
 use kaas_proto::config::Effect;
 use kaas_proto::config::broker::{BROKER_CONFIGS, BrokerConfig, Origin};
@@ -15,6 +15,8 @@ use kaas_proto::types::BrokerId;
 use kaas_proto::view::ListenerAddress;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
+
+use crate::inspect::Inspect;
 
 /// Set by the pod's template (downward API); tells a pod's broker from one that somebody runs by hand.
 const POD_NAME: &str = "MY_POD_NAME";
@@ -24,8 +26,17 @@ const POD_NAME: &str = "MY_POD_NAME";
 /// Without --data-dir everything is kept in memory and lost at the end (local-dev mode). Each option can also be given
 /// by the environment variable that is named with it; there, lists are separated by commas.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "kaas", version, after_long_help = settings_help())]
+#[command(
+    name = "kaas",
+    version,
+    after_long_help = settings_help(),
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true
+)]
 pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     /// Where the data lies. The file system must take direct I/O; NFS must be 4.1 or newer.
     #[arg(long, value_name = "DIR", env = "KAAS_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
@@ -84,6 +95,22 @@ pub(crate) struct Options {
     /// acknowledged record can be lost when the server or the network fails.
     #[arg(long, env = "KAAS_ACCEPT_NFS3", value_parser = clap::builder::BoolishValueParser::new())]
     pub(crate) accept_nfs3: bool,
+}
+
+/// What else than running a broker the binary does.
+#[derive(Clone, Debug, Subcommand)]
+enum Command {
+    /// Prints a file of the data directory and its first bad byte, if it has one; changes nothing.
+    Inspect {
+        #[command(subcommand)]
+        what: Inspect,
+    },
+}
+
+/// What the process was started for.
+pub(crate) enum Asked {
+    Broker(Box<Checked>),
+    Inspect(Inspect),
 }
 
 /// `--set NAME=VALUE`.
@@ -171,10 +198,15 @@ const SETTINGS: &str = "KAAS_SET";
 
 impl Options {
     /// Reads the command line and the environment. Whatever is wrong ends the process with a message that names it.
-    pub(crate) fn from_process() -> Checked {
-        Self::parse().check(|name| env::var(name).ok()).unwrap_or_else(|error| {
+    pub(crate) fn from_process() -> Asked {
+        let mut options = Self::parse();
+        if let Some(Command::Inspect { what }) = options.command.take() {
+            return Asked::Inspect(what);
+        }
+        let checked = options.check(|name| env::var(name).ok()).unwrap_or_else(|error| {
             Self::command().error(ErrorKind::ValueValidation, error).exit();
-        })
+        });
+        Asked::Broker(Box::new(checked))
     }
 
     fn check(self, variable: impl Fn(&str) -> Option<String>) -> Result<Checked, OptionError> {

@@ -10,6 +10,7 @@
 pub mod env;
 pub mod format;
 pub mod group;
+pub mod inspect;
 pub mod log;
 pub mod metrics;
 pub mod partition;

@@ -17,10 +17,12 @@
 
 use kaas_proto::types::{Offset, TimestampMs};
 
-use super::sealed_binary::{Decoder, Encoder};
+use super::sealed_binary::{self, Decoder, Encoder};
 
 const MAGIC: &str = "kidx";
 const VERSION: u16 = 1;
+/// Where the base offset lies.
+pub(crate) const BASE_OFFSET_AT: u64 = sealed_binary::BODY_AT as u64;
 const FIXED_BYTES: usize = 5 * 8 + 4;
 const ENTRY_BYTES: usize = 4 + 4 + 8;
 

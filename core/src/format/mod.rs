@@ -13,7 +13,7 @@ pub mod manifest;
 pub mod partition_file;
 pub mod producer_id_block;
 pub mod producer_snapshot;
-mod sealed_binary;
+pub(crate) mod sealed_binary;
 pub mod segment_name;
 
 pub use sealed_binary::SealedBinaryError;

@@ -10,10 +10,10 @@
 
 use thiserror::Error;
 
-const VERSION_AT: usize = 4;
+pub(crate) const VERSION_AT: usize = 4;
 const RESERVED_AT: usize = 6;
-const CRC_AT: usize = 8;
-const BODY_AT: usize = 12;
+pub(crate) const CRC_AT: usize = 8;
+pub(crate) const BODY_AT: usize = 12;
 
 /// Why bytes are not the binary file that they should be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

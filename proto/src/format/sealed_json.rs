@@ -11,10 +11,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-const SEAL_BEGIN: &[u8] = b",\"crc32c\":\"";
-const SEAL_END: &[u8] = b"\"}\n";
+/// What the seal begins with; eight digits follow.
+pub const SEAL_BEGIN: &[u8] = b",\"crc32c\":\"";
+/// What the file ends with.
+pub const SEAL_END: &[u8] = b"\"}\n";
 const DIGITS: usize = 8;
-const SEAL_BYTES: usize = SEAL_BEGIN.len() + DIGITS + SEAL_END.len();
+/// The length of the seal.
+pub const SEAL_BYTES: usize = SEAL_BEGIN.len() + DIGITS + SEAL_END.len();
 
 /// Why bytes are not the JSON file that they should be.
 #[derive(Debug, Error)]
