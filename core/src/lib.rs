@@ -14,5 +14,6 @@ pub mod inspect;
 pub mod log;
 pub mod metrics;
 pub mod partition;
+pub mod planted;
 pub mod shard;
 pub mod steady_clock;

@@ -1,4 +1,4 @@
-//! What every volume must do. Run on the one in memory and on the real file system.
+//! What every volume must do. Run on the one in memory, on the simulated one and on the real file system.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
@@ -147,6 +147,17 @@ macro_rules! on_every_volume {
             fn $name() {
                 let env = MemoryEnv::virtual_time();
                 env.run(super::$name(env.clone()));
+            })*
+        }
+
+        #[cfg(feature = "simulator")]
+        mod simulated {
+            use super::super::sim::{ClientId, Simulation};
+
+            $(#[test]
+            fn $name() {
+                let simulation = Simulation::new(1);
+                simulation.run(super::$name(simulation.start_process(ClientId(0))));
             })*
         }
 

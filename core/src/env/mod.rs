@@ -24,6 +24,8 @@ pub mod probe;
 mod ring;
 mod ring_operations;
 mod ring_slots;
+#[cfg(feature = "simulator")]
+pub mod sim;
 pub mod uring;
 mod uring_volume;
 pub mod virtual_time;

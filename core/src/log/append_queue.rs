@@ -139,6 +139,14 @@ impl AppendQueue {
         std::mem::take(&mut self.waiting)
     }
 
+    /// What [`crate::planted::PlantedBug::GoOnAfterFailedWrite`] does: fails what waits, gives its offsets out again.
+    pub(super) fn forget_queued(&mut self, log_end: Offset) {
+        for waiting in self.close() {
+            waiting.ticket.answer(Err(AppendError::Storage("a write failed".into())));
+        }
+        self.log_end = log_end;
+    }
+
     /// Whether everything is written and answered.
     #[must_use]
     pub fn is_empty(&self) -> bool {

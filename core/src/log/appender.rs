@@ -32,6 +32,7 @@ use crate::format::fence::{Fence, RevokedBy};
 use crate::format::index::{BatchSpan, SegmentIndex};
 use crate::format::segment_name::SegmentName;
 use crate::partition::error::AppendError;
+use crate::planted::{PlantedBug, is_planted};
 use crate::shard::operation::Appended;
 
 /// A batch that may be appended, offsets not yet assigned.
@@ -109,7 +110,7 @@ impl<E: Env> LedLog<E> {
 
     /// Answers a repeated batch once its original is acknowledged.
     pub fn answer_when_acknowledged(&self, waiting: Waiting) {
-        if waiting.until <= self.high_watermark() {
+        if waiting.until <= self.high_watermark() || is_planted(PlantedBug::DuplicateAboveHighWatermark) {
             let appended = self.appended(waiting.base_offset, waiting.log_append_time);
             waiting.ticket.answer(Ok(appended));
         } else {
@@ -164,6 +165,12 @@ impl<E: Env> LedLog<E> {
                 head.begin(segment, &self.context.env).clone()
             }
         };
+        if is_planted(PlantedBug::AskBeforeWrite) {
+            drop(self.ask().await);
+        }
+        if is_planted(PlantedBug::AcknowledgeBeforeDurable) {
+            self.publish(&segment, &open, &commit);
+        }
         open.file.write_at(commit.block_position, commit.content.clone()).await?;
         if self.has_ended() {
             return Ok(());
@@ -171,9 +178,8 @@ impl<E: Env> LedLog<E> {
         head.position = commit.end_position;
         // Exactly as large as it is: every idle log keeps one.
         head.tail = commit.tail().to_vec();
-        self.publish(&segment, &open, &commit);
-        if !self.asking.replace(true) {
-            self.context.env.spawn(TaskClass::Latency, Rc::clone(self).ask_until_acknowledged());
+        if !is_planted(PlantedBug::AcknowledgeBeforeDurable) {
+            self.publish(&segment, &open, &commit);
         }
         Ok(())
     }
@@ -192,8 +198,8 @@ impl<E: Env> LedLog<E> {
         Ok((segment, open))
     }
 
-    /// Tells readers of a commit that is durable. They see it once it is acknowledged.
-    fn publish(&self, segment: &Segment<FileOf<E>>, open: &OpenSegment<FileOf<E>>, commit: &Commit) {
+    /// Tells readers of a commit that is durable, and has the fence asked. They see it once it is acknowledged.
+    fn publish(self: &Rc<Self>, segment: &Segment<FileOf<E>>, open: &OpenSegment<FileOf<E>>, commit: &Commit) {
         let mut index = open.index.borrow_mut();
         let interval = self.settings().index_interval_bytes;
         let ends = commit.batches.iter().skip(1).map(|next| (next.base_offset, next.position));
@@ -220,10 +226,17 @@ impl<E: Env> LedLog<E> {
         counters.commits.add(1);
         counters.committed_bytes.add(bytes);
         counters.committed_batches.add(commit.batches.len() as u64);
+        if !self.asking.replace(true) {
+            self.context.env.spawn(TaskClass::Latency, Rc::clone(self).ask_until_acknowledged());
+        }
     }
 
     fn write_failed(&self, error: &io::Error) {
         self.context.counters.failed_writes.add(1);
+        if is_planted(PlantedBug::GoOnAfterFailedWrite) {
+            self.queue.borrow_mut().forget_queued(self.written.get());
+            return;
+        }
         warn!(directory = %self.directory.display(), epoch = %self.epoch(), %error, "a write failed, the epoch ends");
         self.end_with(if is_full(error) {
             EndOfLog::VolumeFull
@@ -292,7 +305,8 @@ impl<E: Env> LedLog<E> {
         while !self.has_ended() && self.high_watermark() < self.written.get() {
             // What is complete now is covered by an ask that begins now.
             let covered = (self.written.get(), self.written_bytes.get(), self.written_at.get());
-            if self.ask().await.is_ok() {
+            let skips_ask = is_planted(PlantedBug::NoFenceCheck) || is_planted(PlantedBug::AskBeforeWrite);
+            if skips_ask || self.ask().await.is_ok() {
                 self.acknowledge(covered.0, covered.1, covered.2);
             }
         }

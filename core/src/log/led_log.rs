@@ -177,7 +177,7 @@ pub struct LedLog<E: Env> {
     settings: Cell<LogSettings>,
     end: RefCell<Option<EndOfLog>>,
     observer: OnceCell<Weak<dyn LogObserver>>,
-    /// Notified when the log comes to rest or ends.
+    /// Notified when the log comes to rest, acknowledges or ends.
     pub(super) rested: Notify,
 }
 
@@ -369,12 +369,30 @@ impl<E: Env> LedLog<E> {
         }
     }
 
+    /// Completes when everything below `offset` is acknowledged.
+    ///
+    /// # Errors
+    /// The epoch has ended before.
+    pub async fn acknowledged_to(&self, offset: Offset) -> Result<(), EndOfLog> {
+        loop {
+            let moved = self.rested.notified();
+            if self.high_watermark() >= offset {
+                return Ok(());
+            }
+            if let Some(end) = self.end() {
+                return Err(end);
+            }
+            moved.await;
+        }
+    }
+
     /// Moves the high watermark and answers the tickets that it passes.
     pub(super) fn acknowledge(&self, offset: Offset, bytes: u64, position: Option<LogPosition>) {
         debug_assert!(offset >= self.high_watermark.get(), "the high watermark never falls");
         self.high_watermark.set(offset);
         self.acknowledged_bytes.set(bytes);
         self.acknowledged_at.set(position);
+        self.rested.notify_waiters();
         let acknowledged: Vec<_> = self.queue.borrow_mut().acknowledged(offset).collect();
         for waiting in acknowledged {
             let appended = self.appended(waiting.base_offset, waiting.log_append_time);

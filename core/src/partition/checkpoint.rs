@@ -1,8 +1,9 @@
 //! Checkpoints while leading: so that a takeover after a crash reads little.
 //!
-//! Every [`CHECKPOINT_BYTES`] of log the state of producers and transactions is captured, together with the last
-//! acknowledged end of the log. The captured state counts batches that are not acknowledged yet, so it is written only once
-//! the high watermark has reached what it counts: a snapshot never speaks of records that might not be there.
+//! Every [`CHECKPOINT_BYTES`] of log, or what the shard is told, the state of producers and transactions is captured,
+//! together with the last acknowledged end of the log. The captured state counts batches that are not acknowledged yet, so
+//! it is written only once the high watermark has reached what it counts: a snapshot never speaks of records that might not
+//! be there.
 //!
 //! Order: producer snapshot, index, checkpoint. A checkpoint is useful only with a snapshot that is not older.
 
@@ -10,6 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 
 use kaas_proto::types::Offset;
+use tokio::sync::Mutex;
 use tracing::warn;
 
 use super::leader::Leader;
@@ -17,10 +19,10 @@ use super::snapshot::capture;
 use crate::env::{Env, TaskClass};
 use crate::format::checkpoint::Checkpoint;
 use crate::format::partition_file::PartitionFile;
-use crate::log::led_log::LogPosition;
+use crate::log::led_log::{EndOfLog, LogPosition};
 use crate::log::persist;
 
-/// Recovery reads at most about twice this much.
+/// How often, unless somebody says otherwise. Recovery reads at most about twice this much.
 pub const CHECKPOINT_BYTES: u64 = 16 << 20;
 
 /// Shard-local; part of a leader.
@@ -30,13 +32,28 @@ pub struct Checkpointer {
     captured_at: Cell<u64>,
     pending: RefCell<Option<Pending>>,
     writing: Cell<bool>,
+    /// What the records below it say of producers is durable, wherever they are by now. One writes at a time.
+    covered: Mutex<Offset>,
+}
+
+impl Checkpointer {
+    /// Begins with what the takeover has made durable.
+    #[must_use]
+    pub fn new(covered: Offset) -> Self {
+        Self { covered: Mutex::new(covered), ..Self::default() }
+    }
+}
+
+#[derive(Debug)]
+struct Captured {
+    /// The offset that the snapshot holds for.
+    offset: Offset,
+    snapshot: Vec<u8>,
 }
 
 #[derive(Debug)]
 struct Pending {
-    /// The offset that the snapshot holds for.
-    offset: Offset,
-    snapshot: Vec<u8>,
+    captured: Captured,
     position: LogPosition,
 }
 
@@ -44,7 +61,7 @@ impl<E: Env> Leader<E> {
     /// Captures when enough was appended; writes what was captured when the high watermark has come that far.
     pub(super) fn checkpoint_if_due(&self, high_watermark: Offset) {
         let checkpointer = &self.checkpointer;
-        let is_ready = checkpointer.pending.borrow().as_ref().is_some_and(|pending| pending.offset <= high_watermark);
+        let is_ready = checkpointer.pending.borrow().as_ref().is_some_and(|pending| pending.captured.offset <= high_watermark);
         if is_ready && !checkpointer.writing.replace(true) {
             let pending = checkpointer.pending.take().expect("seen above");
             let leader = self.this();
@@ -56,28 +73,26 @@ impl<E: Env> Leader<E> {
             });
         }
         let bytes = self.log().acknowledged_bytes();
-        if bytes - checkpointer.captured_at.get() >= CHECKPOINT_BYTES
+        if bytes - checkpointer.captured_at.get() >= self.context.checkpoint_bytes
             && checkpointer.pending.borrow().is_none()
             && let Some(position) = self.log().acknowledged_at()
         {
             checkpointer.captured_at.set(bytes);
-            checkpointer.pending.replace(Some(self.captured(position)));
+            checkpointer.pending.replace(Some(Pending { captured: self.capture(), position }));
         }
     }
 
-    fn captured(&self, position: LogPosition) -> Pending {
+    fn capture(&self) -> Captured {
         let offset = self.log().log_end();
         let snapshot = capture(offset, &self.producers.borrow(), &self.transactions.borrow()).encode();
-        Pending { offset, snapshot, position }
+        Captured { offset, snapshot }
     }
 
     async fn write_checkpoint(&self, pending: &Pending) -> io::Result<()> {
-        if self.log().has_ended() {
+        if self.log().has_ended() || !self.write_snapshot(&pending.captured).await? {
             return Ok(());
         }
         let (env, directory, epoch) = (self.context.env(), self.log().directory(), self.epoch());
-        let producers = PartitionFile::Producers(epoch).to_string();
-        persist::replace(env, directory, &producers, pending.snapshot.clone()).await?;
         self.log().write_index_of_head().await;
         let LogPosition { segment, position, offset } = pending.position;
         let checkpoint = Checkpoint { segment, position, offset, high_watermark: self.log().high_watermark() };
@@ -85,10 +100,39 @@ impl<E: Env> Leader<E> {
         persist::replace(env, directory, &name, checkpoint.encode()).await
     }
 
+    /// Replaces the snapshot. False if a newer one is there already.
+    async fn write_snapshot(&self, captured: &Captured) -> io::Result<bool> {
+        let mut covered = self.checkpointer.covered.lock().await;
+        if captured.offset < *covered {
+            return Ok(false);
+        }
+        self.replace_own(PartitionFile::Producers(self.epoch()), captured.snapshot.clone()).await?;
+        *covered = captured.offset;
+        Ok(true)
+    }
+
+    /// Before records below `offset` go: what they say of producers has to stay, or a repeated batch would be taken for a new
+    /// one by the next leader.
+    ///
+    /// # Errors
+    /// The snapshot is not known to be there.
+    pub(super) async fn keep_producers_below(&self, offset: Offset) -> Result<(), EndOfLog> {
+        let nothing_to_keep = self.producers.borrow().is_empty() && self.transactions.borrow().is_empty();
+        if nothing_to_keep || offset <= *self.checkpointer.covered.lock().await {
+            return Ok(());
+        }
+        let captured = self.capture();
+        self.log().acknowledged_to(captured.offset).await?;
+        let written = self.write_snapshot(&captured).await;
+        written.map(drop).map_err(|error| EndOfLog::Failed {
+            reason: format!("the producer snapshot can't be written: {error}").into(),
+        })
+    }
+
     /// Writes snapshot, index and checkpoint of a log that is at rest. Nothing, if nothing was appended in this epoch.
     pub(super) async fn checkpoint_at_end(&self) -> io::Result<()> {
         match self.log().acknowledged_at() {
-            Some(position) => self.write_checkpoint(&self.captured(position)).await,
+            Some(position) => self.write_checkpoint(&Pending { captured: self.capture(), position }).await,
             None => Ok(()),
         }
     }

@@ -37,6 +37,8 @@ pub struct PartitionContext<E: Env> {
     pub watchers: Watchers,
     /// Idempotent producers are forgotten when they were silent for so long.
     pub producer_id_expiration: Duration,
+    /// A checkpoint is written whenever so much was appended.
+    pub checkpoint_bytes: u64,
     /// Local-dev mode: nobody else makes and removes directories in this shard's own memory.
     pub owns_directories: bool,
     /// What decides how old something is that is to be deleted.
@@ -53,6 +55,7 @@ impl<E: Env> PartitionContext<E> {
         log: Rc<LogContext<E>>,
         shard: ShardId,
         producer_id_expiration: Duration,
+        checkpoint_bytes: u64,
         owns_directories: bool,
         events: mpsc::Sender<ShardEvent>,
     ) -> Rc<Self> {
@@ -62,6 +65,7 @@ impl<E: Env> PartitionContext<E> {
             shard,
             watchers,
             producer_id_expiration,
+            checkpoint_bytes,
             owns_directories,
             clock: SteadyClock::default(),
             takeovers: Semaphore::new(MAX_TAKEOVERS),

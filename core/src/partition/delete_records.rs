@@ -17,6 +17,7 @@ use crate::env::{Env, TaskClass, Volume};
 use crate::log::context::FileOf;
 use crate::log::led_log::EndOfLog;
 use crate::log::segment::Segment;
+use crate::planted::{PlantedBug, is_planted};
 
 /// "Up to the high watermark" in a DeleteRecords request.
 const UP_TO_HIGH_WATERMARK: Offset = Offset(-1);
@@ -42,6 +43,10 @@ impl<E: Env> Leader<E> {
         let offset = if offset == UP_TO_HIGH_WATERMARK { high_watermark } else { offset };
         if offset < Offset(0) || offset > high_watermark {
             return Err(DeleteRecordsError::OffsetOutOfRange { offset, high_watermark });
+        }
+        if is_planted(PlantedBug::UnlinkBeforeRecord) {
+            self.log().raise_log_start(offset);
+            self.unlink_deleted();
         }
         match self.record_log_start(offset).await {
             Ok(()) => {

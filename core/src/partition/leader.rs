@@ -64,6 +64,7 @@ pub struct Leader<E: Env> {
 impl<E: Env> Leader<E> {
     pub(super) fn new(partition: &Rc<Partition<E>>, established: Established<E>) -> Rc<Self> {
         let Established { log, manifest, producers, transactions } = established;
+        let log_end = log.log_end();
         let leader = Rc::new_cyclic(|this| Self {
             key: partition.key(),
             context: Rc::clone(partition.context()),
@@ -73,7 +74,7 @@ impl<E: Env> Leader<E> {
             manifest: Mutex::new(manifest),
             producers: RefCell::new(producers),
             transactions: RefCell::new(transactions),
-            checkpointer: Checkpointer::default(),
+            checkpointer: Checkpointer::new(log_end),
             learning: Mutex::new(()),
             accepting: Cell::new(true),
             partition: Rc::downgrade(partition),

@@ -280,12 +280,15 @@ impl<E: Env> Partition<E> {
     }
 
     /// Somebody has a higher epoch: everything is let go, nothing is written, and nothing happens until a newer command.
+    /// One to lead above that epoch may be there already.
     fn superseded(&self, epoch: LeaderEpoch, by: Arc<str>) {
         self.enter(State::Superseded);
         self.context.log.counters.superseded.add(1);
         self.close_leader();
         self.tell_lost();
-        if matches!(self.wanted.get(), Wanted::Lead(_)) {
+        if let Wanted::Lead(wanted) = self.wanted.get()
+            && wanted.is_none_or(|wanted| wanted <= epoch)
+        {
             self.wanted.set(Wanted::Parked);
         }
         self.refusal.replace(Some(NotLeading::Superseded { by: Arc::clone(&by) }));

@@ -25,6 +25,7 @@ use crate::format::segment_name::SegmentName;
 use crate::log::recovery::{ScanEnd, ScanStart, ScanStop, scan};
 use crate::log::segment::Segment;
 use crate::metrics::Counters;
+use crate::planted::{PlantedBug, is_planted};
 
 /// How often a manifest may be gone when it is opened before the takeover gives up.
 pub(super) const MAX_LISTINGS: usize = 10;
@@ -76,12 +77,42 @@ pub(super) async fn find_manifest<V: Volume>(
     let path = directory.join(PartitionFile::Manifest(newest).to_string());
     match volume.read(&path, manifest::LIMIT_BYTES).await {
         Ok(bytes) => match Manifest::decode(newest, &bytes) {
+            Ok(manifest) if is_planted(PlantedBug::LowestHigherStartCuts) => {
+                Ok(Found::Manifest(Box::new(cut_by_lowest_starts(volume, directory, names, manifest).await)))
+            }
             Ok(manifest) => Ok(Found::Manifest(Box::new(manifest))),
             Err(error) => Err(TakeoverEnd::refused(format!("{} is damaged: {error}", path.display()))),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Gone),
         Err(error) => Err(TakeoverEnd::failed(format_args!("{} can't be read", path.display()), &error)),
     }
+}
+
+/// What [`PlantedBug::LowestHigherStartCuts`] makes of a chain: each epoch ends where any higher one says that it begins.
+async fn cut_by_lowest_starts<V: Volume>(
+    volume: &V,
+    directory: &Path,
+    names: &[String],
+    newest: Manifest,
+) -> Manifest {
+    let entries = newest.chain.entries().iter();
+    let mut starts: std::collections::BTreeMap<_, _> = entries.map(|entry| (entry.epoch, entry.start)).collect();
+    for name in names {
+        if let Some(PartitionFile::Manifest(epoch)) = PartitionFile::parse(name)
+            && epoch < newest.epoch
+            && let Ok(bytes) = volume.read(&directory.join(name), manifest::LIMIT_BYTES).await
+            && let Ok(manifest) = Manifest::decode(epoch, &bytes)
+        {
+            starts.extend(manifest.chain.last().map(|own| (own.epoch, own.start)));
+        }
+    }
+    let mut chain = crate::format::chain::Chain::default();
+    for (&epoch, &start) in &starts {
+        if starts.range(epoch..).skip(1).all(|(_, &higher)| start < higher) || epoch == newest.epoch {
+            chain = chain.extend(epoch, start).unwrap_or(chain);
+        }
+    }
+    Manifest { chain, ..newest }
 }
 
 fn first_segment(names: &[String]) -> Option<SegmentName> {
@@ -149,6 +180,9 @@ impl<E: Env> Recovery<'_, E> {
         let snapshot = self.read_snapshot(&names, manifest.epoch).await?;
         let now = self.env.wall_clock();
         let (from, (mut producers, mut transactions)) = match snapshot {
+            SnapshotFound::Of(snapshot) if is_planted(PlantedBug::SnapshotNotRestored) => {
+                (snapshot.offset, Default::default())
+            }
             SnapshotFound::Of(snapshot) => (snapshot.offset, restore(&snapshot, now)),
             SnapshotFound::NoProducers => (last.start, Default::default()),
             SnapshotFound::Damaged => (manifest.log_start_offset, Default::default()),
@@ -181,7 +215,7 @@ impl<E: Env> Recovery<'_, E> {
                 )));
             }
             log_end = log_end.max(start.limit.unwrap_or(end.offset));
-            if end.stop == ScanStop::Garbage {
+            if end.stop == ScanStop::Garbage || is_planted(PlantedBug::CutBeforeAsk) {
                 torn = Some((start.segment, end.position));
             }
             found.push((start.segment, end, (start.position == 0).then_some(max_timestamp)));
@@ -226,7 +260,9 @@ impl<E: Env> Recovery<'_, E> {
         live.iter()
             .filter(|range| range.start < log_end)
             .map(|range| {
-                let segment = Segment::new(range.segment, range.start, Some(range.end.unwrap_or(log_end)), now);
+                let end = range.end.unwrap_or(log_end);
+                let end = if is_planted(PlantedBug::NoTruncation) { Offset(i64::MAX) } else { end };
+                let segment = Segment::new(range.segment, range.start, Some(end), now);
                 if let Some((_, end, max_timestamp)) = found.iter().find(|(name, ..)| *name == range.segment) {
                     segment.bytes.set(end.position);
                     segment.max_timestamp.set(*max_timestamp);

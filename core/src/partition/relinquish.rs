@@ -15,7 +15,7 @@ use crate::env::{Env, Volume};
 use crate::format::manifest::Manifest;
 use crate::format::partition_file::PartitionFile;
 use crate::log::led_log::EndOfLog;
-use crate::log::persist;
+use crate::log::persist::{self, ReplaceError};
 
 impl<E: Env> Leader<E> {
     /// Stops accepting, waits until everything queued is acknowledged, persists and closes. A leader that was superseded,
@@ -60,10 +60,28 @@ impl<E: Env> Leader<E> {
 
     /// Replaces the own manifest, durably.
     pub(super) async fn write_manifest(&self, manifest: &Manifest) -> io::Result<()> {
+        self.replace_own(PartitionFile::Manifest(self.epoch()), manifest.encode()).await?;
+        let synced = self.context.env().volume().sync_directory(self.log().directory()).await;
+        synced.inspect_err(|error| self.outcome_unknown(error))
+    }
+
+    /// Replaces a file of the own epoch that the next leader relies on. If it may be replaced later, over what is written
+    /// then, the epoch is over: nothing more is written under it.
+    pub(super) async fn replace_own(&self, file: PartitionFile, content: Vec<u8>) -> io::Result<()> {
         let (env, directory) = (self.context.env(), self.log().directory());
-        let name = PartitionFile::Manifest(self.epoch()).to_string();
-        persist::replace(env, directory, &name, manifest.encode()).await?;
-        env.volume().sync_directory(directory).await
+        match persist::try_replace(env, directory, &file.to_string(), content).await {
+            Ok(()) => Ok(()),
+            Err(ReplaceError::NotReplaced(error)) => Err(error),
+            Err(ReplaceError::Unknown(error)) => {
+                self.outcome_unknown(&error);
+                Err(error)
+            }
+        }
+    }
+
+    fn outcome_unknown(&self, error: &io::Error) {
+        warn!(directory = %self.log().directory().display(), %error, "a file may yet be replaced, the epoch ends");
+        self.log().end_with(EndOfLog::Failed { reason: format!("a file can't be replaced: {error}").into() });
     }
 
     /// Fails what waits and lets go of every handle; writes nothing. What is under way may still land.
@@ -85,6 +103,7 @@ impl<E: Env> Leader<E> {
         if let Some(end) = self.log().end() {
             return Err(end);
         }
+        self.keep_producers_below(offset).await?;
         let changed = Manifest {
             high_watermark: self.log().high_watermark(),
             log_start_offset: offset,

@@ -23,7 +23,7 @@ use super::lifecycle::State;
 use super::producer_state::ProducerTable;
 use super::recover::{self, RecoveredState};
 use super::snapshot::capture;
-use super::tidy::Tidy;
+use super::tidy::{self, Tidy};
 use super::transactions::TransactionIndex;
 use crate::env::{Env, OpenMode, Volume};
 use crate::format::chain::Chain;
@@ -35,6 +35,7 @@ use crate::log::appender::{ask_fence, is_full};
 use crate::log::context::FileOf;
 use crate::log::led_log::{LedLog, LogSettings, Recovered};
 use crate::log::persist;
+use crate::planted::{PlantedBug, is_planted};
 
 /// Which epoch to take over at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +190,7 @@ impl<E: Env> Attempt<'_, E> {
     async fn list_without_higher(&self, epoch: LeaderEpoch) -> Result<Vec<String>, TakeoverEnd> {
         let names = self.list().await?;
         match highest_epoch(names.iter().map(String::as_str)) {
-            Some(highest) if highest > epoch => {
+            Some(highest) if highest > epoch && !is_planted(PlantedBug::NoListAfterFence) => {
                 Err(TakeoverEnd::Superseded { epoch: highest, by: format!("whoever took epoch {highest}").into() })
             }
             Some(_) | None => Ok(names),
@@ -199,15 +200,28 @@ impl<E: Env> Attempt<'_, E> {
     /// Steps 2 to 6.
     async fn follow(&self, held: &HeldFence<E>) -> Result<Followed<E>, TakeoverEnd> {
         self.check()?;
+        let seen_too_early = match is_planted(PlantedBug::ScanBeforeRevoke) {
+            true => Some(self.recover(held.epoch).await?),
+            false => None,
+        };
         let revoked = self.revoke_lower(held.epoch).await?;
         self.partition.enter(State::Recovering);
-        let recovered = self.recover(held.epoch).await?;
+        let recovered = match seen_too_early {
+            Some(recovered) => recovered,
+            None => self.recover(held.epoch).await?,
+        };
         self.check()?;
+        if let Some((segment, length)) = recovered.torn.filter(|_| is_planted(PlantedBug::CutBeforeAsk)) {
+            drop(tidy::cut(self.volume(), &self.partition.directory().join(segment.log()), length).await);
+        }
         self.partition.enter(State::Establishing);
         let manifest = self.establish(held.epoch, &recovered).await?;
         self.check()?;
         self.partition.enter(State::Asking);
-        let answer = ask_fence(&held.file).await;
+        let answer = match is_planted(PlantedBug::ServeBeforeAsk) {
+            true => Ok(Fence::Held),
+            false => ask_fence(&held.file).await,
+        };
         self.partition.context().log.counters.asks.add(1);
         match answer {
             Ok(Fence::Held) => {}

@@ -78,7 +78,7 @@ async fn unlink(volume: &impl Volume, directory: &Path, file: PartitionFile) -> 
     volume.unlink(&directory.join(file.to_string())).await
 }
 
-async fn cut(volume: &impl Volume, path: &Path, length: u64) -> io::Result<()> {
+pub(super) async fn cut(volume: &impl Volume, path: &Path, length: u64) -> io::Result<()> {
     let file = volume.open(path, OpenMode::ReadWrite).await?;
     file.truncate(length).await?;
     file.close().await

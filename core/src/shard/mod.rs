@@ -37,6 +37,7 @@ use crate::log::context::LogContext;
 use crate::metrics::Counters;
 use crate::partition::Partition;
 use crate::partition::action::Wanted;
+use crate::partition::checkpoint::CHECKPOINT_BYTES;
 use crate::partition::context::{LeadershipObserver, PartitionContext};
 use crate::partition::error::NotLeading;
 use crate::partition::leader::Leader;
@@ -54,6 +55,8 @@ pub struct ShardConfig {
     pub tail_cache_bytes: usize,
     /// `producer.id.expiration.ms`
     pub producer_id_expiration: Duration,
+    /// A checkpoint of a log is written whenever so much was appended to it.
+    pub checkpoint_bytes: u64,
     /// `log.retention.check.interval.ms`
     pub retention_check_interval: Duration,
     pub groups: GroupConfig,
@@ -69,6 +72,7 @@ impl ShardConfig {
             shard,
             broker,
             tail_cache_bytes: DEFAULT_TAIL_CACHE_BYTES,
+            checkpoint_bytes: CHECKPOINT_BYTES,
             producer_id_expiration: settings.producer_id_expiration,
             retention_check_interval: settings.retention_check_interval,
             groups: GroupConfig::from(settings),
@@ -114,8 +118,14 @@ impl<E: Env> Shard<E> {
         let ShardChannels { commands, events, operations } = channels;
         let counters = Rc::new(Counters::default());
         let log = LogContext::new(env.clone(), config.broker, config.tail_cache_bytes, counters);
-        let context =
-            PartitionContext::new(log, config.shard, config.producer_id_expiration, config.owns_directories, events);
+        let context = PartitionContext::new(
+            log,
+            config.shard,
+            config.producer_id_expiration,
+            config.checkpoint_bytes,
+            config.owns_directories,
+            events,
+        );
         let (producer_ids, requests) = mpsc::channel(ALLOCATION_QUEUE_LENGTH);
         env.spawn(TaskClass::Latency, producer_ids::serve(env.clone(), requests));
         let shard = Self(Rc::new(Inner {

@@ -1,0 +1,48 @@
+//! Proof that the simulator finds bugs: with each one planted, some of the fixed seeds fail. Without any, all of them hold
+//! ([`super::seeds`]).
+
+use kaas_core::planted::{self, PlantedBug};
+
+use crate::play::run::run_seed;
+use crate::seeds::FIXED;
+
+/// The first of the fixed seeds that shows the bug.
+fn finder(bug: PlantedBug) -> Option<(u64, String)> {
+    planted::with(Some(bug), || FIXED.into_iter().find_map(|seed| Some((seed, run_seed(seed).err()?.what))))
+}
+
+fn is_found(bug: PlantedBug) {
+    let found = finder(bug);
+    println!("{bug:?}: {found:?}");
+    assert!(found.is_some(), "no fixed seed finds {bug:?}");
+}
+
+macro_rules! each_is_found {
+    ($($name:ident: $bug:ident,)*) => {
+        $(#[test]
+        fn $name() {
+            is_found(PlantedBug::$bug);
+        })*
+
+        #[test]
+        fn every_bug_has_its_test() {
+            assert_eq!(PlantedBug::ALL, [$(PlantedBug::$bug),*]);
+        }
+    };
+}
+
+each_is_found! {
+    acknowledge_before_durable: AcknowledgeBeforeDurable,
+    no_truncation: NoTruncation,
+    no_fence_check: NoFenceCheck,
+    ask_before_write: AskBeforeWrite,
+    scan_before_revoke: ScanBeforeRevoke,
+    no_list_after_fence: NoListAfterFence,
+    serve_before_ask: ServeBeforeAsk,
+    cut_before_ask: CutBeforeAsk,
+    go_on_after_failed_write: GoOnAfterFailedWrite,
+    lowest_higher_start_cuts: LowestHigherStartCuts,
+    duplicate_above_high_watermark: DuplicateAboveHighWatermark,
+    snapshot_not_restored: SnapshotNotRestored,
+    unlink_before_record: UnlinkBeforeRecord,
+}

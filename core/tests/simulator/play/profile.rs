@@ -1,0 +1,159 @@
+//! What kind of trouble a seed gets.
+
+use std::time::Duration;
+
+use kaas_core::env::sim::{Faults, SimRandom};
+
+/// One thing that may happen in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    SendOnce,
+    SendIdempotent,
+    TakeOver,
+    /// Two brokers are told to lead at nearly the same time, while records are on their way.
+    Duel,
+    Relinquish,
+    Pause,
+    Resume,
+    Crash,
+    LosePower,
+    DeleteRecords,
+    Read,
+    AskEndsOfEpochs,
+    Trouble,
+    Calm,
+    FillVolume,
+    SetClock,
+    LongSleep,
+}
+
+#[derive(Clone, Debug)]
+pub struct Profile {
+    pub name: &'static str,
+    /// What goes wrong while there is trouble.
+    pub trouble: Faults,
+    /// And otherwise.
+    pub calm: Faults,
+    pub steps: Vec<(Step, u32)>,
+    pub count: usize,
+    pub brokers: usize,
+    pub nodes: u32,
+    pub names_are_durable: bool,
+    pub removed_files_are_stale: bool,
+    pub settings: Vec<(&'static str, &'static str)>,
+    pub retention: Option<Duration>,
+}
+
+const COMMON: [(Step, u32); 7] = [
+    (Step::SendOnce, 10),
+    (Step::SendIdempotent, 10),
+    (Step::TakeOver, 4),
+    (Step::DeleteRecords, 1),
+    (Step::Read, 6),
+    (Step::AskEndsOfEpochs, 1),
+    (Step::Resume, 3),
+];
+
+impl Profile {
+    /// Seeds take turns.
+    pub fn of(seed: u64, random: &SimRandom) -> Self {
+        let mut profile = match seed % 5 {
+            0 => Self::duels(),
+            1 => Self::failing(),
+            2 => Self::crashing(),
+            3 => Self::powerless(),
+            _ => Self::aging(),
+        };
+        profile.brokers = random.of(&[2, 3, 3]);
+        profile.nodes = random.of(&[1, 2, 3]);
+        profile.removed_files_are_stale = random.chance(500);
+        profile
+    }
+
+    fn new(name: &'static str, steps: &[(Step, u32)]) -> Self {
+        Self {
+            name,
+            trouble: Faults::NONE,
+            calm: Faults::NONE,
+            steps: COMMON.iter().chain(steps).copied().collect(),
+            count: 80,
+            brokers: 3,
+            nodes: 3,
+            names_are_durable: true,
+            removed_files_are_stale: false,
+            settings: Vec::new(),
+            retention: None,
+        }
+    }
+
+    /// Brokers take the partition from each other; nothing fails, everything is slow.
+    fn duels() -> Self {
+        let slow = Faults { slow_rate: 250, slow: Duration::from_millis(40), split_rate: 300, long_write_rate: 300, ..Faults::NONE };
+        let steps = [(Step::Duel, 10), (Step::Pause, 4), (Step::Resume, 4), (Step::Relinquish, 1)];
+        Self { trouble: slow, calm: slow, ..Self::new("duels", &steps) }
+    }
+
+    /// Operations fail, hang, and happen nevertheless.
+    fn failing() -> Self {
+        let trouble = Faults {
+            slow_rate: 100,
+            hang_rate: 3,
+            refusal_rate: 20,
+            unknown_rate: 60,
+            split_rate: 300,
+            late: Duration::from_secs(3),
+            ..Faults::NONE
+        };
+        let steps =
+            [(Step::Trouble, 4), (Step::Calm, 3), (Step::FillVolume, 1), (Step::Pause, 1), (Step::LongSleep, 1)];
+        Self { trouble, ..Self::new("failing", &steps) }
+    }
+
+    /// Brokers are killed and start again.
+    fn crashing() -> Self {
+        let late = Duration::from_secs(5);
+        let slow = Faults { slow_rate: 100, split_rate: 500, long_write_rate: 100, late, ..Faults::NONE };
+        let steps = [(Step::Crash, 6), (Step::Duel, 3), (Step::Pause, 2), (Step::Relinquish, 2), (Step::LongSleep, 1)];
+        Self { trouble: slow, calm: slow, ..Self::new("crashing", &steps) }
+    }
+
+    /// A local disk that loses what was not synced.
+    fn powerless() -> Self {
+        let slow = Faults { slow_rate: 100, split_rate: 300, ..Faults::NONE };
+        let steps = [(Step::LosePower, 4), (Step::Crash, 2), (Step::Relinquish, 2), (Step::LongSleep, 1)];
+        Self { trouble: slow, calm: slow, names_are_durable: false, ..Self::new("powerless", &steps) }
+    }
+
+    /// Segments roll by time and retention deletes them; clocks are set.
+    fn aging() -> Self {
+        let slow = Faults { slow_rate: 100, split_rate: 300, ..Faults::NONE };
+        let steps = [
+            (Step::LongSleep, 8),
+            (Step::SetClock, 1),
+            (Step::DeleteRecords, 3),
+            (Step::Crash, 2),
+            (Step::Duel, 3),
+            (Step::Pause, 2),
+            (Step::Relinquish, 2),
+        ];
+        Self {
+            trouble: slow,
+            calm: slow,
+            settings: vec![("segment.ms", "2000"), ("retention.ms", "60000")],
+            retention: Some(Duration::from_secs(60)),
+            ..Self::new("aging", &steps)
+        }
+    }
+
+    pub fn step(&self, random: &SimRandom) -> Step {
+        let total: u32 = self.steps.iter().map(|(_, weight)| weight).sum();
+        let mut left = random.below(u64::from(total));
+        for &(step, weight) in &self.steps {
+            match left.checked_sub(u64::from(weight)) {
+                None => return step,
+                Some(rest) => left = rest,
+            }
+        }
+        unreachable!("a number below the sum of the weights")
+    }
+}

@@ -1,0 +1,307 @@
+//! One scenario: random steps by a seed, then calm, a last leader, one more crash, and another last leader.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kaas_core::env::sim::{Faults, SimRandom, Simulation};
+use kaas_proto::config::broker::BrokerConfig;
+use kaas_proto::config::topic::TopicConfig;
+
+use super::broker::Broker;
+use super::cluster::Cluster;
+use super::guard::guard;
+use super::oracle::Record;
+use super::producer::{Producer, send_once};
+use super::profile::{Profile, Step};
+use super::run::Summary;
+
+const PRODUCERS: i64 = 2;
+/// Longer than any late write, any attribute cache, and the time that a revoked fence stays.
+const CALM_DOWN: Duration = Duration::from_secs(150);
+/// How long an answer may take when nothing is wrong any more.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// How wrong a clock may be.
+const CLOCK_ERRORS_MS: [i64; 5] = [-3_000_000, -30_000, 0, 5_000, 20_000];
+/// A clock that is fast makes records look so much older.
+const LONGEST_JUMP: Duration = Duration::from_secs(25);
+
+/// # Errors
+/// What did not hold.
+pub async fn play(seed: u64, simulation: &Simulation) -> Result<Summary, String> {
+    let random = SimRandom::new(seed ^ 0x5eed_5eed);
+    let profile = Profile::of(seed, &random);
+    simulation.guard(guard());
+    simulation.names_are_durable(profile.names_are_durable);
+    simulation.removed_files_are_stale(profile.removed_files_are_stale);
+    simulation.note(format!("seed {seed}: {}, {} brokers, {} nodes", profile.name, profile.brokers, profile.nodes));
+    let cluster = Cluster::start(simulation, topic_config(&profile.settings), profile.brokers, profile.nodes).await;
+    cluster.oracle(|oracle| oracle.retention = profile.retention.map(|retention| retention - LONGEST_JUMP));
+    simulation.set_faults(profile.calm);
+    let producers = (1..=PRODUCERS).map(|id| Producer::new(&cluster, id)).collect();
+    let play = Play { random, profile, cluster, producers };
+    for number in 0..play.profile.count {
+        play.step(number).await?;
+        let pause = play.random.of(&[0, 200, 1_000, 5_000, 20_000, 200_000]);
+        simulation.time().sleep(Duration::from_micros(pause)).await;
+        play.check()?;
+    }
+    play.end().await
+}
+
+pub fn topic_config(settings: &[(&str, &str)]) -> Arc<TopicConfig> {
+    let mut own = BTreeMap::from([("segment.bytes".to_owned(), "1048576".to_owned())]);
+    own.extend(settings.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())));
+    Arc::new(TopicConfig::resolve(&BrokerConfig::default(), &own).expect("valid settings"))
+}
+
+struct Play {
+    random: SimRandom,
+    profile: Profile,
+    cluster: Cluster,
+    producers: Vec<Producer>,
+}
+
+impl Play {
+    fn check(&self) -> Result<(), String> {
+        self.cluster.hear();
+        if let Some(violation) = self.cluster.simulation().violations().first() {
+            return Err(violation.clone());
+        }
+        self.cluster.oracle(|oracle| oracle.violation().map_or(Ok(()), |violation| Err(violation.to_owned())))
+    }
+
+    fn any(&self) -> usize {
+        usize::try_from(self.random.below(self.cluster.len() as u64)).expect("a few brokers")
+    }
+
+    fn any_broker(&self) -> Option<Rc<Broker>> {
+        self.cluster.broker(self.any())
+    }
+
+    /// Mostly whoever leads.
+    fn target(&self) -> Option<Rc<Broker>> {
+        if self.random.chance(700) { self.cluster.newest_leader() } else { self.any_broker() }
+    }
+
+    fn padding(&self) -> usize {
+        self.random.of(&[1, 1, 1, 10, 10, 500, 500, 3000, 3000, 5000, 5000, 200_000])
+    }
+
+    async fn step(&self, number: usize) -> Result<(), String> {
+        let step = self.profile.step(&self.random);
+        let simulation = self.cluster.simulation();
+        simulation.note(format!("step {number}: {step:?}"));
+        match step {
+            Step::SendOnce => {
+                for more in 0..=self.random.below(3) {
+                    if let Some(broker) = self.target() {
+                        let number = number * 10 + usize::try_from(more).expect("less than 3");
+                        send_once(&self.cluster, &broker, number, self.padding());
+                    }
+                }
+            }
+            Step::SendIdempotent => self.send_idempotent(),
+            Step::TakeOver => {
+                if let Some(broker) = self.any_broker() {
+                    let epoch = self.cluster.next_epoch(self.random.of(&[1, 1, 2]));
+                    self.cluster.take_over(&broker, epoch);
+                }
+            }
+            Step::Duel => self.duel(number).await,
+            Step::Relinquish => {
+                if let Some(broker) = self.target() {
+                    broker.relinquish();
+                }
+            }
+            Step::Pause => {
+                if let Some(broker) = self.target() {
+                    broker.env.process().pause();
+                }
+            }
+            Step::Resume => self.cluster.brokers().iter().for_each(|broker| broker.env.process().resume()),
+            Step::Crash => self.cluster.crash(self.any()),
+            Step::LosePower => {
+                self.cluster.lose_power();
+                (0..self.cluster.len()).for_each(|id| self.cluster.start_broker(id));
+                self.check()?;
+            }
+            Step::DeleteRecords => self.delete_records(),
+            Step::Read => {
+                if let Some(broker) = self.target() {
+                    self.read(broker);
+                }
+            }
+            Step::AskEndsOfEpochs => {
+                if let Some(broker) = self.target() {
+                    let cluster = self.cluster.clone();
+                    self.cluster.spawn(async move { cluster.ask_ends_of_epochs(&broker).await });
+                }
+            }
+            Step::Trouble => simulation.set_faults(self.profile.trouble),
+            Step::Calm => {
+                simulation.set_faults(self.profile.calm);
+                simulation.set_capacity(None);
+            }
+            Step::FillVolume => simulation.set_capacity(Some(self.random.below(20_000))),
+            Step::SetClock => {
+                if let Some(broker) = self.any_broker() {
+                    broker.env.process().set_wall_clock(self.random.of(&CLOCK_ERRORS_MS));
+                }
+            }
+            Step::LongSleep => {
+                let seconds = self.random.of(&[1, 3, 12, 70]);
+                simulation.time().sleep(Duration::from_secs(seconds)).await;
+            }
+        }
+        // Somebody is up again sooner or later, and somebody is told to lead.
+        if self.random.chance(200) {
+            (0..self.cluster.len()).for_each(|id| self.cluster.start_broker(id));
+        }
+        if self.cluster.newest_leader().is_none()
+            && self.random.chance(300)
+            && let Some(broker) = self.any_broker()
+        {
+            let epoch = self.cluster.next_epoch(1);
+            self.cluster.take_over(&broker, epoch);
+        }
+        Ok(())
+    }
+
+    fn send_idempotent(&self) {
+        let Some(broker) = self.target() else { return };
+        let index = usize::try_from(self.random.below(self.producers.len() as u64)).expect("a few producers");
+        let producer = &self.producers[index];
+        if producer.is_sending() {
+            return;
+        }
+        (0..=self.random.below(2)).for_each(|_| producer.add(self.padding()));
+        producer.send(&broker);
+        if self.random.chance(300) {
+            producer.send_again(&broker);
+        }
+    }
+
+    /// Records are on their way, two brokers take over, and one of them may stop anywhere in the middle.
+    async fn duel(&self, number: usize) {
+        let time = self.cluster.simulation().time();
+        if let Some(leader) = self.cluster.newest_leader() {
+            for more in 0..=self.random.below(2) {
+                let number = number * 10 + 5 + usize::try_from(more).expect("less than 2");
+                send_once(&self.cluster, &leader, number, self.random.of(&[1, 3000]));
+                time.sleep(self.random.duration(Duration::from_millis(2))).await;
+            }
+        }
+        let first = self.any();
+        let second = (first + 1) % self.cluster.len();
+        let epochs = (self.cluster.next_epoch(1), self.cluster.next_epoch(1));
+        let (Some(first), Some(second)) = (self.cluster.broker(first), self.cluster.broker(second)) else { return };
+        self.cluster.take_over(&first, epochs.0);
+        let stops = self.random.chance(500);
+        time.sleep(self.random.duration(Duration::from_millis(if stops { 60 } else { 10 }))).await;
+        if stops {
+            first.env.process().pause();
+        }
+        self.cluster.take_over(&second, epochs.1);
+        time.sleep(self.random.duration(Duration::from_millis(200))).await;
+        first.env.process().resume();
+        time.sleep(self.random.duration(Duration::from_millis(60))).await;
+        for broker in self.cluster.brokers() {
+            self.read(broker);
+        }
+    }
+
+    fn delete_records(&self) {
+        let Some(broker) = self.target() else { return };
+        let end = self.cluster.oracle(|oracle| oracle.end());
+        let offset = i64::try_from(self.random.below(u64::try_from(end + 1).expect("an offset"))).expect("an offset");
+        self.cluster.oracle(|oracle| oracle.delete_up_to = oracle.delete_up_to.max(offset));
+        let (answer, cluster) = (broker.delete_records(offset), self.cluster.clone());
+        self.cluster.spawn(async move {
+            if let Ok(rows) = answer.await
+                && let Ok(log_start) = rows[0]
+            {
+                cluster.hear();
+                cluster.simulation().note(format!("records below {log_start} are deleted"));
+                cluster.oracle(|oracle| oracle.deleted(log_start.0));
+            }
+        });
+    }
+
+    fn read(&self, broker: Rc<Broker>) {
+        let end = self.cluster.oracle(|oracle| oracle.end());
+        let from = if self.random.chance(500) { 0 } else { self.random.below(u64::try_from(end + 1).expect("an offset")) };
+        let (cluster, from) = (self.cluster.clone(), i64::try_from(from).expect("an offset"));
+        self.cluster.spawn(async move {
+            // Whoever does not lead, or whose volume is in trouble, shows nothing.
+            drop(cluster.read(&broker, from).await);
+        });
+    }
+
+    /// Calm, then two last leaders, the second after one more crash.
+    async fn end(self) -> Result<Summary, String> {
+        let simulation = self.cluster.simulation().clone();
+        let time = simulation.time().clone();
+        simulation.note("the end begins");
+        simulation.set_faults(Faults::NONE);
+        simulation.set_capacity(None);
+        for broker in self.cluster.brokers() {
+            broker.env.process().resume();
+            broker.env.process().set_wall_clock(0);
+        }
+        time.sleep(CALM_DOWN).await;
+        self.check()?;
+        let leader = self.last_leader(0).await?;
+        self.read_all(&leader).await?;
+        self.finish_producers(&leader).await?;
+        self.read_all(&leader).await?;
+        if self.random.chance(500) { self.cluster.lose_power() } else { self.cluster.crash(0) }
+        time.sleep(Duration::from_secs(1)).await;
+        let leader = self.last_leader(1).await?;
+        let records = self.read_all(&leader).await?;
+        self.cluster.ask_ends_of_epochs(&leader).await;
+        self.finish_producers(&leader).await?;
+        self.check()?;
+        let (acknowledged, reads) = self.cluster.oracle(|oracle| (oracle.acknowledged, oracle.reads));
+        Ok(Summary { acknowledged, reads, records: records.len(), operations: simulation.operations() })
+    }
+
+    async fn last_leader(&self, id: usize) -> Result<Rc<Broker>, String> {
+        let leader = self.cluster.lead(id).await;
+        self.check()?;
+        Ok(leader.expect("checked"))
+    }
+
+    async fn read_all(&self, leader: &Broker) -> Result<Vec<Record>, String> {
+        let records = self.cluster.read(leader, 0).await.map_err(|error| format!("the last leader can't read: {error}"))?;
+        self.cluster.oracle(|oracle| oracle.check_order(&records));
+        self.check()?;
+        Ok(records)
+    }
+
+    /// Every producer gets its acknowledgements, and the right ones for what it repeats.
+    async fn finish_producers(&self, leader: &Broker) -> Result<(), String> {
+        let time = self.cluster.simulation().time();
+        for producer in &self.producers {
+            for _ in 0..50 {
+                producer.send(leader);
+                let since = time.now();
+                while producer.is_sending() {
+                    time.sleep(Duration::from_millis(5)).await;
+                    if Duration::from_nanos(time.now().0 - since.0) > ANSWER_LIMIT {
+                        return Err("a producer gets no answer".to_owned());
+                    }
+                }
+                if producer.is_done() {
+                    break;
+                }
+            }
+            self.check()?;
+            if !producer.is_done() {
+                return Err("a producer can't finish".to_owned());
+            }
+        }
+        Ok(())
+    }
+}

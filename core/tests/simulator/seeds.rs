@@ -1,0 +1,45 @@
+//! The fixed seeds: all of them must hold.
+
+use std::ops::Range;
+
+use crate::play::run::run_seed;
+
+/// All of them.
+pub const FIXED: Range<u64> = 0..400;
+
+/// Every promise is kept, and enough happens to show it.
+fn hold(seeds: Range<u64>) {
+    let count = seeds.end - seeds.start;
+    let (mut acknowledged, mut reads) = (0, 0);
+    for seed in seeds {
+        match run_seed(seed) {
+            Ok(summary) => {
+                acknowledged += summary.acknowledged as u64;
+                reads += summary.reads as u64;
+            }
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+    assert!(acknowledged > count * 10, "{acknowledged} batches acknowledged: too few to show anything");
+    assert!(reads > count * 5, "{reads} reads: too few to show anything");
+}
+
+#[test]
+fn seeds_0_to_99_hold() {
+    hold(0..100);
+}
+
+#[test]
+fn seeds_100_to_199_hold() {
+    hold(100..200);
+}
+
+#[test]
+fn seeds_200_to_299_hold() {
+    hold(200..300);
+}
+
+#[test]
+fn seeds_300_to_399_hold() {
+    hold(300..400);
+}
