@@ -41,12 +41,7 @@ pub async fn replace<E: Env>(env: &E, directory: &Path, name: &str, content: Vec
 ///
 /// # Errors
 /// Those of the volume.
-pub async fn try_replace<E: Env>(
-    env: &E,
-    directory: &Path,
-    name: &str,
-    content: Vec<u8>,
-) -> Result<(), ReplaceError> {
+pub async fn try_replace<E: Env>(env: &E, directory: &Path, name: &str, content: Vec<u8>) -> Result<(), ReplaceError> {
     let temporary = directory.join(temporary_name(name, env.random_u64()));
     let volume = env.volume();
     if let Err(error) = volume.write(&temporary, content).await {

@@ -61,7 +61,8 @@ impl<E: Env> Leader<E> {
     /// Captures when enough was appended; writes what was captured when the high watermark has come that far.
     pub(super) fn checkpoint_if_due(&self, high_watermark: Offset) {
         let checkpointer = &self.checkpointer;
-        let is_ready = checkpointer.pending.borrow().as_ref().is_some_and(|pending| pending.captured.offset <= high_watermark);
+        let is_ready =
+            checkpointer.pending.borrow().as_ref().is_some_and(|pending| pending.captured.offset <= high_watermark);
         if is_ready && !checkpointer.writing.replace(true) {
             let pending = checkpointer.pending.take().expect("seen above");
             let leader = self.this();

@@ -89,12 +89,7 @@ pub(super) async fn find_manifest<V: Volume>(
 }
 
 /// What [`PlantedBug::LowestHigherStartCuts`] makes of a chain: each epoch ends where any higher one says that it begins.
-async fn cut_by_lowest_starts<V: Volume>(
-    volume: &V,
-    directory: &Path,
-    names: &[String],
-    newest: Manifest,
-) -> Manifest {
+async fn cut_by_lowest_starts<V: Volume>(volume: &V, directory: &Path, names: &[String], newest: Manifest) -> Manifest {
     let entries = newest.chain.entries().iter();
     let mut starts: std::collections::BTreeMap<_, _> = entries.map(|entry| (entry.epoch, entry.start)).collect();
     for name in names {

@@ -5,9 +5,10 @@ use std::time::Duration;
 use kaas_core::env::Env;
 use kaas_core::env::memory::{MemoryEnv, Operation};
 use kaas_core::partition::error::{DeleteRecordsError, FetchError};
-use kaas_proto::types::Offset;
+use kaas_proto::control::PartitionChange;
+use kaas_proto::types::{LeaderEpoch, Offset};
 
-use crate::harness::{Broker, names, run, settle, topic_config};
+use crate::harness::{Broker, names, run, sequenced, settle, topic_config};
 
 #[test]
 fn deleted_records_stay_deleted() {
@@ -55,12 +56,35 @@ fn the_log_start_is_recorded_and_asked_for_before_anything_goes() {
         assert!(matches!(broker.delete_records(0, -1).await, Err(DeleteRecordsError::Storage(_))));
         settle(&env).await;
         assert_eq!(broker.read(0, 0).await.len(), 4);
+        // The rename may yet happen, over whatever this epoch would write next: it writes nothing more.
+        assert!(matches!(broker.next_change().await, PartitionChange::Failed { .. }));
+        assert_eq!(broker.next_change().await, PartitionChange::Leading { epoch: LeaderEpoch(2) });
+        settle(&env).await;
         let unlinks = volume.count(Operation::Unlink);
         assert_eq!(broker.delete_records(0, 3).await, Ok(Offset(3)));
         settle(&env).await;
         // Three segments and their indexes.
         assert_eq!(volume.count(Operation::Unlink) - unlinks, 6);
         assert_eq!(broker.read(0, 3).await.len(), 1);
+    });
+}
+
+#[test]
+fn producers_are_remembered_when_their_records_are_deleted() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let first = Broker::start(&env, 1);
+        first.lead(0, None, &topic_config(&[])).await;
+        assert_eq!(first.produce(0, sequenced(&env, 0, "a")).await.unwrap().base_offset, Offset(0));
+        assert_eq!(first.delete_records(0, -1).await, Ok(Offset(1)));
+        settle(&env).await;
+        // It crashes, and the client has not got the answer.
+        drop(first);
+        let second = Broker::start(&env, 2);
+        second.lead(0, None, &topic_config(&[])).await;
+        let repeated = second.produce(0, sequenced(&env, 0, "a")).await.unwrap();
+        assert_eq!(repeated.base_offset, Offset(0), "a repeated batch is no new one");
+        assert_eq!(second.produce(0, sequenced(&env, 1, "b")).await.unwrap().base_offset, Offset(1));
     });
 }
 

@@ -126,6 +126,23 @@ fn a_lower_or_equal_epoch_is_superseded() {
 }
 
 #[test]
+fn a_zombie_that_is_told_to_lead_above_its_successor_does() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let config = topic_config(&[]);
+        let zombie = Broker::start(&env, 1);
+        zombie.lead(0, Some(1), &config).await;
+        let successor = Broker::start(&env, 2);
+        successor.lead(0, Some(2), &config).await;
+        // It learns of its successor only when it hands over to itself.
+        zombie.take_over(0, Some(3), &config).await;
+        let change = zombie.next_change().await;
+        assert!(matches!(change, PartitionChange::Superseded { epoch: LeaderEpoch(2), .. }), "{change:?}");
+        assert_eq!(zombie.next_change().await, PartitionChange::Leading { epoch: LeaderEpoch(3) });
+    });
+}
+
+#[test]
 fn a_deposed_leader_writes_no_file_that_counts() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {

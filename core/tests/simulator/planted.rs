@@ -6,15 +6,10 @@ use kaas_core::planted::{self, PlantedBug};
 use crate::play::run::run_seed;
 use crate::seeds::FIXED;
 
-/// The first of the fixed seeds that shows the bug.
-fn finder(bug: PlantedBug) -> Option<(u64, String)> {
-    planted::with(Some(bug), || FIXED.into_iter().find_map(|seed| Some((seed, run_seed(seed).err()?.what))))
-}
-
+/// Some of the fixed seeds show the bug.
 fn is_found(bug: PlantedBug) {
-    let found = finder(bug);
-    println!("{bug:?}: {found:?}");
-    assert!(found.is_some(), "no fixed seed finds {bug:?}");
+    let found = planted::with(Some(bug), || FIXED.into_iter().any(|seed| run_seed(seed).is_err()));
+    assert!(found, "no fixed seed finds {bug:?}");
 }
 
 macro_rules! each_is_found {

@@ -82,8 +82,7 @@ impl Simulation {
         sent: Sent<T>,
     ) -> oneshot::Receiver<io::Result<T>> {
         let Sent { effect, tear, change, before, split, disruption } = sent;
-        let flight =
-            Rc::new(Flight { process: process.id(), landing: Cell::new(landing), tear: RefCell::new(tear) });
+        let flight = Rc::new(Flight { process: process.id(), landing: Cell::new(landing), tear: RefCell::new(tear) });
         self.0.flights.borrow_mut().insert(number, Rc::clone(&flight));
         let (answer, answered) = oneshot::channel();
         let (simulation, process) = (self.clone(), process.clone());

@@ -80,10 +80,10 @@ struct World {
 impl Simulation {
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let random = SimRandom::new(seed);
+        let (random, time) = (SimRandom::new(seed), VirtualTime::default());
         Self(Rc::new(World {
-            time: VirtualTime::default(),
-            tree: RefCell::new(Tree::new(random.fork())),
+            tree: RefCell::new(Tree::new(random.fork(), time.clone())),
+            time,
             random,
             faults: Cell::new(Faults::NONE),
             flights: RefCell::default(),

@@ -10,7 +10,10 @@ use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use kaas_proto::types::TimestampMs;
+
 use super::super::path::{check_rename, names};
+use super::super::virtual_time::VirtualTime;
 use super::super::{DirectoryEntry, EntryKind, MonotonicTime, OpenMode, VolumeSpace};
 use super::process::{ClientId, ProcessId};
 use super::random::SimRandom;
@@ -38,6 +41,7 @@ pub(super) struct Inode {
     /// Who changed it last: that client knows its size.
     changed_by: Option<ClientId>,
     pub writers: BTreeSet<ProcessId>,
+    modified: TimestampMs,
 }
 
 #[derive(Clone, Debug)]
@@ -69,6 +73,7 @@ pub(super) struct Tree {
     former: BTreeMap<(ClientId, String), Weak<RefCell<Inode>>>,
     seen_sizes: BTreeMap<(ClientId, String), (u64, MonotonicTime)>,
     random: SimRandom,
+    clock: VirtualTime,
 }
 
 fn join(directory: &str, name: &str) -> String {
@@ -83,7 +88,7 @@ fn split(path: &Path) -> io::Result<(String, String)> {
 }
 
 impl Tree {
-    pub(super) fn new(random: SimRandom) -> Self {
+    pub(super) fn new(random: SimRandom, clock: VirtualTime) -> Self {
         Self {
             directories: BTreeMap::from([(String::new(), Directory::default())]),
             capacity_bytes: None,
@@ -93,6 +98,7 @@ impl Tree {
             former: BTreeMap::new(),
             seen_sizes: BTreeMap::new(),
             random,
+            clock,
         }
     }
 
@@ -207,7 +213,9 @@ impl Tree {
         let (size, is_own) = (file.borrow().content.len() as u64, file.borrow().changed_by == Some(client));
         let key = (client, names(path)?.join("/"));
         match self.seen_sizes.get(&key) {
-            Some(&(seen, at)) if !is_own && Duration::from_nanos(now.0 - at.0) < ATTRIBUTE_CACHE && self.random.chance(500) => {
+            Some(&(seen, at))
+                if !is_own && Duration::from_nanos(now.0 - at.0) < ATTRIBUTE_CACHE && self.random.chance(500) =>
+            {
                 Ok(seen)
             }
             _ => {
@@ -222,6 +230,11 @@ impl Tree {
         let inode = file.borrow();
         let may_be_old = inode.changed_by.is_some_and(|changer| changer != client);
         if may_be_old && self.random.chance(500) { known } else { inode.content.len() as u64 }
+    }
+
+    /// By the clock of the server.
+    pub(super) fn modified(&mut self, path: &Path) -> io::Result<TimestampMs> {
+        Ok(self.file(path)?.borrow().modified)
     }
 
     pub(super) fn read(&mut self, client: ClientId, path: &Path, limit_bytes: usize) -> io::Result<Vec<u8>> {
@@ -261,6 +274,7 @@ impl Tree {
         inode.content[offset..end].copy_from_slice(bytes);
         inode.before_cut = None;
         inode.changed_by = Some(client);
+        inode.modified = self.clock.wall_clock();
         Ok(())
     }
 

@@ -4,6 +4,8 @@ use std::future::pending;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use kaas_proto::types::TimestampMs;
+
 use super::super::{DirectoryEntry, OpenMode, Volume, VolumeSpace};
 use super::disruption::Disruption;
 use super::faults::{Fate, Landing};
@@ -171,11 +173,11 @@ impl Volume for SimVolume {
         let owned = directory.to_path_buf();
         let list = move |tree: &mut Tree| tree.list(&owned);
         let began = self.simulation.0.tree.borrow_mut().list(directory);
-        let ended =
-            self.perform(Call::new(Operation::List, directory.display().to_string(), list)).await?;
+        let ended = self.perform(Call::new(Operation::List, directory.display().to_string(), list)).await?;
         // What came or went meanwhile is seen or not.
         let Ok(began) = began else { return Ok(ended) };
-        let sure = |entry: &DirectoryEntry, other: &[DirectoryEntry]| other.iter().any(|in_it| in_it.name == entry.name);
+        let sure =
+            |entry: &DirectoryEntry, other: &[DirectoryEntry]| other.iter().any(|in_it| in_it.name == entry.name);
         let chance = |_: &&DirectoryEntry| self.simulation.0.random.chance(500);
         let gone = began.iter().filter(|entry| !sure(entry, &ended)).filter(chance);
         let mut seen: Vec<_> = gone.cloned().collect();
@@ -188,6 +190,12 @@ impl Volume for SimVolume {
         let (owned, client, now) = (path.to_path_buf(), self.process.client(), self.simulation.0.time.now());
         let size = move |tree: &mut Tree| tree.believed_size(client, &owned, now);
         self.perform(Call::new(Operation::Size, path.display().to_string(), size)).await
+    }
+
+    async fn modified(&self, path: &Path) -> io::Result<Option<TimestampMs>> {
+        let owned = path.to_path_buf();
+        let modified = move |tree: &mut Tree| tree.modified(&owned).map(Some);
+        self.perform(Call::new(Operation::Size, path.display().to_string(), modified)).await
     }
 
     async fn read(&self, path: &Path, limit_bytes: usize) -> io::Result<Vec<u8>> {

@@ -250,7 +250,8 @@ impl Cluster {
         // Of what is deleted no epoch is known any more: where the log starts is seen after the answers.
         let end = self.oracle(|oracle| oracle.end());
         if self.read(broker, end).await.is_ok() {
-            ends.into_iter().for_each(|(wanted, end)| self.oracle(|oracle| oracle.sees_end_of_epoch(wanted, epoch, end)));
+            ends.into_iter()
+                .for_each(|(wanted, end)| self.oracle(|oracle| oracle.sees_end_of_epoch(wanted, epoch, end)));
         }
     }
 

@@ -88,7 +88,13 @@ impl Profile {
 
     /// Brokers take the partition from each other; nothing fails, everything is slow.
     fn duels() -> Self {
-        let slow = Faults { slow_rate: 250, slow: Duration::from_millis(40), split_rate: 300, long_write_rate: 300, ..Faults::NONE };
+        let slow = Faults {
+            slow_rate: 250,
+            slow: Duration::from_millis(40),
+            split_rate: 300,
+            long_write_rate: 300,
+            ..Faults::NONE
+        };
         let steps = [(Step::Duel, 10), (Step::Pause, 4), (Step::Resume, 4), (Step::Relinquish, 1)];
         Self { trouble: slow, calm: slow, ..Self::new("duels", &steps) }
     }

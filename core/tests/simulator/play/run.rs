@@ -14,6 +14,7 @@ const DEADLINE: Duration = Duration::from_secs(24 * 3600);
 
 /// What a seed came to.
 #[derive(Clone, Copy, Debug, Default)]
+#[allow(dead_code, reason = "shown to people")]
 pub struct Summary {
     pub acknowledged: usize,
     pub reads: usize,

@@ -231,7 +231,8 @@ impl Play {
 
     fn read(&self, broker: Rc<Broker>) {
         let end = self.cluster.oracle(|oracle| oracle.end());
-        let from = if self.random.chance(500) { 0 } else { self.random.below(u64::try_from(end + 1).expect("an offset")) };
+        let from =
+            if self.random.chance(500) { 0 } else { self.random.below(u64::try_from(end + 1).expect("an offset")) };
         let (cluster, from) = (self.cluster.clone(), i64::try_from(from).expect("an offset"));
         self.cluster.spawn(async move {
             // Whoever does not lead, or whose volume is in trouble, shows nothing.
@@ -256,7 +257,11 @@ impl Play {
         self.read_all(&leader).await?;
         self.finish_producers(&leader).await?;
         self.read_all(&leader).await?;
-        if self.random.chance(500) { self.cluster.lose_power() } else { self.cluster.crash(0) }
+        if self.random.chance(500) {
+            self.cluster.lose_power()
+        } else {
+            self.cluster.crash(0)
+        }
         time.sleep(Duration::from_secs(1)).await;
         let leader = self.last_leader(1).await?;
         let records = self.read_all(&leader).await?;
@@ -274,7 +279,8 @@ impl Play {
     }
 
     async fn read_all(&self, leader: &Broker) -> Result<Vec<Record>, String> {
-        let records = self.cluster.read(leader, 0).await.map_err(|error| format!("the last leader can't read: {error}"))?;
+        let records =
+            self.cluster.read(leader, 0).await.map_err(|error| format!("the last leader can't read: {error}"))?;
         self.cluster.oracle(|oracle| oracle.check_order(&records));
         self.check()?;
         Ok(records)
