@@ -7,6 +7,7 @@ pub mod admin;
 pub mod cluster;
 pub mod cluster_id;
 pub mod cluster_state;
+pub mod kubernetes;
 pub mod leadership;
 mod outbox;
 mod signals;

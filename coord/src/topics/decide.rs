@@ -58,7 +58,7 @@ impl PartitionLimit {
     }
 }
 
-pub(super) fn refusal(code: ErrorCode, message: impl Into<String>) -> TopicRefusal {
+pub(crate) fn refusal(code: ErrorCode, message: impl Into<String>) -> TopicRefusal {
     TopicRefusal { code, message: message.into() }
 }
 
