@@ -3,6 +3,8 @@
 #![allow(unreachable_pub, reason = "the modules of a test are its own")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
+mod every_operation;
+mod operation_counts;
 mod planted;
 mod play;
 mod seeds;

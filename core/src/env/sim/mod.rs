@@ -70,6 +70,7 @@ struct World {
     processes: RefCell<Vec<Process>>,
     /// Operations begun so far, in all and by process.
     operations: Cell<u64>,
+    durable_points: RefCell<Vec<u64>>,
     counts: RefCell<HashMap<(ProcessId, Operation), u64>>,
     disruptions: RefCell<BTreeMap<u64, Disruption>>,
     guard: RefCell<Option<Rc<Guard>>>,
@@ -89,6 +90,7 @@ impl Simulation {
             flights: RefCell::default(),
             processes: RefCell::default(),
             operations: Cell::default(),
+            durable_points: RefCell::default(),
             counts: RefCell::default(),
             disruptions: RefCell::default(),
             guard: RefCell::default(),
@@ -157,6 +159,12 @@ impl Simulation {
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.0.operations.get()
+    }
+
+    /// The numbers of the operations that change something.
+    #[must_use]
+    pub fn durable_points(&self) -> Vec<u64> {
+        self.0.durable_points.borrow().clone()
     }
 
     /// How often a process has begun an operation.

@@ -92,6 +92,9 @@ impl SimVolume {
         let (simulation, world) = (&self.simulation, &*self.simulation.0);
         let number = world.operations.replace(world.operations.get() + 1);
         *world.counts.borrow_mut().entry((self.process.id(), operation)).or_default() += 1;
+        if mutates {
+            world.durable_points.borrow_mut().push(number);
+        }
         let (faults, random) = (world.faults.get(), &world.random);
         let disruption = world.disruptions.borrow_mut().remove(&number);
         let (mut before, after) = (faults.delay(random), faults.delay(random));

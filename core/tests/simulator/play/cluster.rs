@@ -148,6 +148,16 @@ impl Cluster {
         }
     }
 
+    /// # Errors
+    /// The first thing that did not hold.
+    pub fn check(&self) -> Result<(), String> {
+        self.hear();
+        if let Some(violation) = self.0.simulation.violations().first() {
+            return Err(violation.clone());
+        }
+        self.oracle(|oracle| oracle.violation().map_or(Ok(()), |violation| Err(violation.to_owned())))
+    }
+
     /// The broker that says to lead with the highest epoch.
     pub fn newest_leader(&self) -> Option<Rc<Broker>> {
         self.hear();

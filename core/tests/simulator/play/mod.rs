@@ -2,6 +2,7 @@
 
 pub mod broker;
 pub mod cluster;
+pub mod ending;
 pub mod guard;
 pub mod oracle;
 pub mod producer;

@@ -43,18 +43,21 @@ impl fmt::Display for Failure {
 /// The seed shows a bug.
 pub fn run_seed(seed: u64) -> Result<Summary, Box<Failure>> {
     let simulation = Simulation::new(seed);
+    let outcome = run(&simulation, play(seed, &simulation));
+    outcome.map_err(|what| Box::new(Failure { seed, what, trace: simulation.trace() }))
+}
+
+/// Drives a scenario to its end.
+///
+/// # Errors
+/// What did not hold, a panic, or that there is no end.
+pub fn run<T>(simulation: &Simulation, scenario: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let deadline = async {
         simulation.time().sleep(DEADLINE).await;
         Err("the scenario does not come to an end".to_owned())
     };
-    let main = future::or(play(seed, &simulation), deadline);
-    let outcome = catch_unwind(AssertUnwindSafe(|| simulation.run(main)));
-    let what = match outcome {
-        Ok(Ok(summary)) => return Ok(summary),
-        Ok(Err(what)) => what,
-        Err(panic) => format!("panicked: {}", panic_message(&*panic)),
-    };
-    Err(Box::new(Failure { seed, what, trace: simulation.trace() }))
+    let outcome = catch_unwind(AssertUnwindSafe(|| simulation.run(future::or(scenario, deadline))));
+    outcome.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_message(&*panic))))
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {

@@ -1,27 +1,23 @@
-//! One scenario: random steps by a seed, then calm, a last leader, one more crash, and another last leader.
+//! One scenario: random steps by a seed, then its [`end`].
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kaas_core::env::sim::{Faults, SimRandom, Simulation};
+use kaas_core::env::sim::{SimRandom, Simulation};
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::config::topic::TopicConfig;
 
 use super::broker::Broker;
 use super::cluster::Cluster;
+use super::ending::end;
 use super::guard::guard;
-use super::oracle::Record;
 use super::producer::{Producer, send_once};
 use super::profile::{Profile, Step};
 use super::run::Summary;
 
 const PRODUCERS: i64 = 2;
-/// Longer than any late write, any attribute cache, and the time that a revoked fence stays.
-const CALM_DOWN: Duration = Duration::from_secs(150);
-/// How long an answer may take when nothing is wrong any more.
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// How wrong a clock may be.
 const CLOCK_ERRORS_MS: [i64; 5] = [-3_000_000, -30_000, 0, 5_000, 20_000];
 /// A clock that is fast makes records look so much older.
@@ -45,9 +41,9 @@ pub async fn play(seed: u64, simulation: &Simulation) -> Result<Summary, String>
         play.step(number).await?;
         let pause = play.random.of(&[0, 200, 1_000, 5_000, 20_000, 200_000]);
         simulation.time().sleep(Duration::from_micros(pause)).await;
-        play.check()?;
+        play.cluster.check()?;
     }
-    play.end().await
+    end(&play.cluster, &play.producers, play.random.chance(500)).await
 }
 
 pub fn topic_config(settings: &[(&str, &str)]) -> Arc<TopicConfig> {
@@ -64,14 +60,6 @@ struct Play {
 }
 
 impl Play {
-    fn check(&self) -> Result<(), String> {
-        self.cluster.hear();
-        if let Some(violation) = self.cluster.simulation().violations().first() {
-            return Err(violation.clone());
-        }
-        self.cluster.oracle(|oracle| oracle.violation().map_or(Ok(()), |violation| Err(violation.to_owned())))
-    }
-
     fn any(&self) -> usize {
         usize::try_from(self.random.below(self.cluster.len() as u64)).expect("a few brokers")
     }
@@ -125,7 +113,7 @@ impl Play {
             Step::LosePower => {
                 self.cluster.lose_power();
                 (0..self.cluster.len()).for_each(|id| self.cluster.start_broker(id));
-                self.check()?;
+                self.cluster.check()?;
             }
             Step::DeleteRecords => self.delete_records(),
             Step::Read => {
@@ -238,76 +226,5 @@ impl Play {
             // Whoever does not lead, or whose volume is in trouble, shows nothing.
             drop(cluster.read(&broker, from).await);
         });
-    }
-
-    /// Calm, then two last leaders, the second after one more crash.
-    async fn end(self) -> Result<Summary, String> {
-        let simulation = self.cluster.simulation().clone();
-        let time = simulation.time().clone();
-        simulation.note("the end begins");
-        simulation.set_faults(Faults::NONE);
-        simulation.set_capacity(None);
-        for broker in self.cluster.brokers() {
-            broker.env.process().resume();
-            broker.env.process().set_wall_clock(0);
-        }
-        time.sleep(CALM_DOWN).await;
-        self.check()?;
-        let leader = self.last_leader(0).await?;
-        self.read_all(&leader).await?;
-        self.finish_producers(&leader).await?;
-        self.read_all(&leader).await?;
-        if self.random.chance(500) {
-            self.cluster.lose_power()
-        } else {
-            self.cluster.crash(0)
-        }
-        time.sleep(Duration::from_secs(1)).await;
-        let leader = self.last_leader(1).await?;
-        let records = self.read_all(&leader).await?;
-        self.cluster.ask_ends_of_epochs(&leader).await;
-        self.finish_producers(&leader).await?;
-        self.check()?;
-        let (acknowledged, reads) = self.cluster.oracle(|oracle| (oracle.acknowledged, oracle.reads));
-        Ok(Summary { acknowledged, reads, records: records.len(), operations: simulation.operations() })
-    }
-
-    async fn last_leader(&self, id: usize) -> Result<Rc<Broker>, String> {
-        let leader = self.cluster.lead(id).await;
-        self.check()?;
-        Ok(leader.expect("checked"))
-    }
-
-    async fn read_all(&self, leader: &Broker) -> Result<Vec<Record>, String> {
-        let records =
-            self.cluster.read(leader, 0).await.map_err(|error| format!("the last leader can't read: {error}"))?;
-        self.cluster.oracle(|oracle| oracle.check_order(&records));
-        self.check()?;
-        Ok(records)
-    }
-
-    /// Every producer gets its acknowledgements, and the right ones for what it repeats.
-    async fn finish_producers(&self, leader: &Broker) -> Result<(), String> {
-        let time = self.cluster.simulation().time();
-        for producer in &self.producers {
-            for _ in 0..50 {
-                producer.send(leader);
-                let since = time.now();
-                while producer.is_sending() {
-                    time.sleep(Duration::from_millis(5)).await;
-                    if Duration::from_nanos(time.now().0 - since.0) > ANSWER_LIMIT {
-                        return Err("a producer gets no answer".to_owned());
-                    }
-                }
-                if producer.is_done() {
-                    break;
-                }
-            }
-            self.check()?;
-            if !producer.is_done() {
-                return Err("a producer can't finish".to_owned());
-            }
-        }
-        Ok(())
     }
 }
