@@ -81,6 +81,39 @@ fn unsafe_stays_where_it_is_allowed() {
     }
 }
 
+/// The simulator and the bugs that it is tried on are for tests: nothing that ships can turn them on.
+#[test]
+fn no_bug_can_be_planted_in_the_binary() {
+    for krate in ["", "net", "coord", "bench"] {
+        let manifest: toml::Table = fs::read_to_string(root().join(krate).join("Cargo.toml")).unwrap().parse().unwrap();
+        assert!(!manifest.to_string().contains("simulator"), "the manifest of '{krate}' names the simulator");
+    }
+    let manifest: toml::Table = fs::read_to_string(root().join("core/Cargo.toml")).unwrap().parse().unwrap();
+    let features = manifest["features"].as_table().unwrap();
+    assert_eq!(features.keys().collect::<Vec<_>>(), ["simulator"], "no default, nothing that implies it");
+    assert!(features["simulator"].as_array().unwrap().is_empty());
+    let own = &manifest["dev-dependencies"]["kaas-core"]["features"];
+    assert_eq!(own.as_array().unwrap().len(), 1, "the tests of core are the ones that turn it on");
+    let planted = fs::read_to_string(root().join("core/src/planted.rs")).unwrap();
+    let gate = "#[cfg(all(feature = \"simulator\", debug_assertions))]";
+    for item in ["std::thread_local!", "pub(crate) fn is_planted", "pub fn with<"] {
+        let before = &planted[..planted.find(item).unwrap()];
+        let attributes = before.rsplit("\n\n").next().unwrap();
+        assert!(attributes.contains(gate), "{item} exists in release builds");
+    }
+    let release = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    assert!(!release.contains("debug-assertions"), "a release build has none");
+    let mut files = Vec::new();
+    for krate in ["src", "proto/src", "core/src", "net/src", "coord/src", "bench/src"] {
+        rust_files(&root().join(krate), &mut files);
+    }
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let path = file.strip_prefix(root()).unwrap();
+        assert!(!text.contains("planted::with"), "{} plants a bug", path.display());
+    }
+}
+
 #[test]
 fn glommio_stays_behind_the_environment_and_the_sockets() {
     let allowed = |path: &Path| {

@@ -18,6 +18,8 @@ mod file;
 mod flight;
 mod process;
 mod random;
+#[cfg(test)]
+mod tests;
 mod trace;
 mod tree;
 mod volume;

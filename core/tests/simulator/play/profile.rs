@@ -57,11 +57,11 @@ const COMMON: [(Step, u32); 7] = [
 impl Profile {
     /// Seeds take turns.
     pub fn of(seed: u64, random: &SimRandom) -> Self {
-        let mut profile = match seed % 5 {
-            0 => Self::duels(),
+        let mut profile = match seed % 6 {
+            0 | 3 => Self::duels(),
             1 => Self::failing(),
             2 => Self::crashing(),
-            3 => Self::powerless(),
+            4 => Self::powerless(),
             _ => Self::aging(),
         };
         profile.brokers = random.of(&[2, 3, 3]);
@@ -95,7 +95,7 @@ impl Profile {
             long_write_rate: 300,
             ..Faults::NONE
         };
-        let steps = [(Step::Duel, 10), (Step::Pause, 4), (Step::Resume, 4), (Step::Relinquish, 1)];
+        let steps = [(Step::Duel, 25), (Step::Pause, 4), (Step::Resume, 4), (Step::Relinquish, 1)];
         Self { trouble: slow, calm: slow, ..Self::new("duels", &steps) }
     }
 
