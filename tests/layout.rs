@@ -85,8 +85,8 @@ fn unsafe_stays_where_it_is_allowed() {
 #[test]
 fn no_bug_can_be_planted_in_the_binary() {
     for krate in ["", "net", "coord", "bench"] {
-        let manifest: toml::Table = fs::read_to_string(root().join(krate).join("Cargo.toml")).unwrap().parse().unwrap();
-        assert!(!manifest.to_string().contains("simulator"), "the manifest of '{krate}' names the simulator");
+        let manifest = fs::read_to_string(root().join(krate).join("Cargo.toml")).unwrap();
+        assert!(!manifest.contains("simulator"), "the manifest of '{krate}' names the simulator");
     }
     let manifest: toml::Table = fs::read_to_string(root().join("core/Cargo.toml")).unwrap().parse().unwrap();
     let features = manifest["features"].as_table().unwrap();
