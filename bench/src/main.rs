@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+mod engine;
 mod first_light;
 mod raw;
 mod ring;
@@ -33,6 +34,18 @@ enum Command {
         #[arg(long, default_value = "target/release/kaas")]
         binary: PathBuf,
     },
+    /// Takeovers of 1,000 small partitions beside a plain loop of the same durable operations.
+    Takeover,
+    /// Appends to one partition and to 1,000, in commits of the same size.
+    Appending,
+    /// What recovery reads of a segment of 1 GiB.
+    Recovery,
+    /// Resident memory per led idle partition, of 10,000.
+    IdleMemory {
+        /// The broker; build it with `cargo build --release`.
+        #[arg(long, default_value = "target/release/kaas")]
+        binary: PathBuf,
+    },
     /// The same writes through the shard's ring, and the fence's read, as ratios.
     Ring,
 }
@@ -42,6 +55,10 @@ fn main() -> Result<()> {
     match options.command {
         Command::Raw => raw::print(&options.dir),
         Command::FirstLight { binary } => first_light::print(&options.dir, &binary),
+        Command::Takeover => engine::print_takeover(&options.dir),
+        Command::Appending => engine::print_appending(&options.dir),
+        Command::Recovery => engine::print_recovery(&options.dir),
+        Command::IdleMemory { binary } => engine::print_idle_memory(&options.dir, &binary),
         Command::Ring => ring::print(&options.dir),
     }
 }

@@ -29,13 +29,9 @@ struct Moment {
 }
 
 impl Moment {
-    fn passed_until(self, later: MonotonicTime) -> Duration {
-        Duration::from_nanos(later.0.saturating_sub(self.monotonic.0))
-    }
-
     /// What the wall clock should say at a later point if nobody touches it.
     fn wall_at(self, later: MonotonicTime) -> TimestampMs {
-        TimestampMs(self.wall.0.saturating_add(milliseconds(self.passed_until(later))))
+        TimestampMs(self.wall.0.saturating_add(milliseconds(later.since(self.monotonic))))
     }
 }
 
@@ -68,7 +64,7 @@ impl SteadyClock {
         }
         match self.ahead.get() {
             Some(since) if wall.0.abs_diff(since.wall_at(monotonic).0) <= milliseconds(TOLERANCE).unsigned_abs() => {
-                if since.passed_until(monotonic) < PROBATION {
+                if monotonic.since(since.monotonic) < PROBATION {
                     return expected;
                 }
                 warn!(wall_clock_ms = wall.0, "the wall clock has stayed ahead and is believed from now on");

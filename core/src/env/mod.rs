@@ -40,6 +40,14 @@ pub const BLOCK_BYTES: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MonotonicTime(pub u64);
 
+impl MonotonicTime {
+    /// How long ago an earlier point was.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
 /// How urgent a task is to the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskClass {

@@ -15,7 +15,6 @@
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use kaas_proto::types::{Offset, TimestampMs};
@@ -91,6 +90,7 @@ impl<E: Env> LedLog<E> {
         let base_offset = queue.log_end();
         let next_offset = base_offset.plus(offsets);
         self.context.queued_bytes.set(self.context.queued_bytes.get() + bytes.len());
+        self.appended_bytes.set(self.appended_bytes.get() + bytes.len() as u64);
         queue.push(QueuedBatch { bytes, base_offset, next_offset, max_timestamp, stamp });
         if let Some(ticket) = ticket {
             let unacknowledged = (next_offset.0 - self.high_watermark().0).unsigned_abs();
@@ -127,8 +127,7 @@ impl<E: Env> LedLog<E> {
         let mut head = self.head.take().expect("one task writes at a time");
         while !self.has_ended() {
             let settings = self.settings();
-            let age = Duration::from_nanos(self.context.env.now().0.saturating_sub(head.began.0));
-            let is_old = settings.is_old(age, head.random);
+            let is_old = settings.is_old(self.context.env.now().since(head.began), head.random);
             let step = self.queue.borrow_mut().next_step(head.position, settings.segment_bytes, is_old);
             match step {
                 NextStep::Rest => break,

@@ -165,6 +165,7 @@ pub struct LedLog<E: Env> {
     pub(super) written: Cell<Offset>,
     pub(super) written_bytes: Cell<u64>,
     pub(super) written_at: Cell<Option<LogPosition>>,
+    pub(super) appended_bytes: Cell<u64>,
     acknowledged_bytes: Cell<u64>,
     acknowledged_at: Cell<Option<LogPosition>>,
     pub(super) queue: RefCell<AppendQueue>,
@@ -199,6 +200,7 @@ impl<E: Env> LedLog<E> {
             written: Cell::new(log_end),
             written_bytes: Cell::new(0),
             written_at: Cell::new(None),
+            appended_bytes: Cell::new(0),
             acknowledged_bytes: Cell::new(0),
             acknowledged_at: Cell::new(None),
             queue: RefCell::new(AppendQueue::new(log_end)),
@@ -267,6 +269,12 @@ impl<E: Env> LedLog<E> {
     #[must_use]
     pub fn log_end(&self) -> Offset {
         self.queue.borrow().log_end()
+    }
+
+    /// Bytes that were given offsets since this epoch began.
+    #[must_use]
+    pub fn appended_bytes(&self) -> u64 {
+        self.appended_bytes.get()
     }
 
     /// Bytes acknowledged since this epoch began.

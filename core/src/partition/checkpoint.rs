@@ -1,9 +1,12 @@
 //! Checkpoints while leading: so that a takeover after a crash reads little.
 //!
-//! Every [`CHECKPOINT_BYTES`] of log, or what the shard is told, the state of producers and transactions is captured,
-//! together with the last acknowledged end of the log. The captured state counts batches that are not acknowledged yet, so
-//! it is written only once the high watermark has reached what it counts: a snapshot never speaks of records that might not
-//! be there.
+//! Every [`CHECKPOINT_BYTES`] of log, or what the shard is told, the state of producers and transactions is captured. It
+//! counts batches that are not acknowledged yet, so it is written only once the high watermark has reached what it counts: a
+//! snapshot never speaks of records that might not be there. The checkpoint names the last end of a commit that is not behind
+//! the snapshot.
+//!
+//! So what recovery reads is at most: what is appended between two captures, a commit, and what is appended while a checkpoint
+//! is being written, behind everything urgent.
 //!
 //! Order: producer snapshot, index, checkpoint. A checkpoint is useful only with a snapshot that is not older.
 
@@ -22,13 +25,13 @@ use crate::format::partition_file::PartitionFile;
 use crate::log::led_log::{EndOfLog, LogPosition};
 use crate::log::persist;
 
-/// How often, unless somebody says otherwise. Recovery reads at most about twice this much.
+/// Bytes of log between two captures, unless somebody says otherwise: a quarter of what recovery may read.
 pub const CHECKPOINT_BYTES: u64 = 16 << 20;
 
 /// Shard-local; part of a leader.
 #[derive(Debug, Default)]
 pub struct Checkpointer {
-    /// Acknowledged bytes when the last one was captured.
+    /// Bytes that were appended when the last one was captured.
     captured_at: Cell<u64>,
     pending: RefCell<Option<Pending>>,
     writing: Cell<bool>,
@@ -54,6 +57,7 @@ struct Captured {
 #[derive(Debug)]
 struct Pending {
     captured: Captured,
+    /// The last acknowledged end of a commit at or in front of that.
     position: LogPosition,
 }
 
@@ -61,6 +65,12 @@ impl<E: Env> Leader<E> {
     /// Captures when enough was appended; writes what was captured when the high watermark has come that far.
     pub(super) fn checkpoint_if_due(&self, high_watermark: Offset) {
         let checkpointer = &self.checkpointer;
+        if let (Some(pending), Some(position)) =
+            (checkpointer.pending.borrow_mut().as_mut(), self.log().acknowledged_at())
+            && position.offset <= pending.captured.offset
+        {
+            pending.position = position;
+        }
         let is_ready =
             checkpointer.pending.borrow().as_ref().is_some_and(|pending| pending.captured.offset <= high_watermark);
         if is_ready && !checkpointer.writing.replace(true) {
@@ -73,7 +83,7 @@ impl<E: Env> Leader<E> {
                 leader.checkpointer.writing.set(false);
             });
         }
-        let bytes = self.log().acknowledged_bytes();
+        let bytes = self.log().appended_bytes();
         if bytes - checkpointer.captured_at.get() >= self.context.checkpoint_bytes
             && checkpointer.pending.borrow().is_none()
             && let Some(position) = self.log().acknowledged_at()

@@ -97,7 +97,11 @@ impl<E: Env> Partition<E> {
         self.enter(State::Leading);
         self.refusal.take();
         self.failures.set(0);
-        self.volume_full.set(false);
+        if self.volume_full.replace(false) {
+            // Retention may make room, if there is enough to say so.
+            let partition = Rc::clone(self);
+            self.context.env().spawn(TaskClass::Background, async move { partition.apply_retention().await });
+        }
         self.context.log.counters.takeovers.add(1);
         let log = leader.log();
         debug!(

@@ -44,7 +44,7 @@ use self::error::NotLeading;
 use self::leader::Leader;
 use self::lifecycle::{Lifecycle, State};
 use self::takeover::HeldFence;
-use crate::env::{Env, TaskClass};
+use crate::env::{Env, MonotonicTime, TaskClass};
 use crate::log::led_log::EndOfLog;
 
 /// Shard-local.
@@ -67,6 +67,8 @@ pub struct Partition<E: Env> {
     refusal: RefCell<Option<NotLeading>>,
     /// The last failure was a full volume.
     volume_full: Cell<bool>,
+    /// When an index was given up last, for want of room.
+    made_room_at: Cell<Option<MonotonicTime>>,
     /// Failures in a row, and the command that the last one happened under.
     failures: Cell<u32>,
     failed_command: Cell<u64>,
@@ -97,6 +99,7 @@ impl<E: Env> Partition<E> {
             held: RefCell::default(),
             refusal: RefCell::default(),
             volume_full: Cell::new(false),
+            made_room_at: Cell::new(None),
             failures: Cell::new(0),
             failed_command: Cell::new(0),
             driving: Cell::new(false),

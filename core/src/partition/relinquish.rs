@@ -14,6 +14,7 @@ use super::leader::Leader;
 use crate::env::{Env, Volume};
 use crate::format::manifest::Manifest;
 use crate::format::partition_file::PartitionFile;
+use crate::log::appender::is_full;
 use crate::log::led_log::EndOfLog;
 use crate::log::persist::{self, ReplaceError};
 
@@ -91,6 +92,20 @@ impl<E: Env> Leader<E> {
         self.log().close_handles();
     }
 
+    /// On a full volume: gives up the indexes of segments below `offset`, which are to go with them anyway, so that there is
+    /// room to say so. True if there were any.
+    async fn make_room(&self, offset: Offset) -> Result<bool, EndOfLog> {
+        self.log().ask().await?;
+        let volume = self.context.env().volume();
+        let mut made_room = false;
+        for segment in self.log().segments() {
+            if segment.end.get().is_some_and(|end| end <= offset) {
+                made_room |= volume.unlink(&self.log().directory().join(segment.name.index())).await.is_ok();
+            }
+        }
+        Ok(made_room)
+    }
+
     /// Makes a higher log start durable, then asks whether that still counts.
     ///
     /// # Errors
@@ -110,7 +125,10 @@ impl<E: Env> Leader<E> {
             chain: manifest.chain.trim(offset),
             ..manifest.clone()
         };
-        let written = self.write_manifest(&changed).await;
+        let mut written = self.write_manifest(&changed).await;
+        if written.as_ref().is_err_and(is_full) && self.make_room(offset).await? {
+            written = self.write_manifest(&changed).await;
+        }
         written
             .map_err(|error| EndOfLog::Failed { reason: format!("the manifest can't be written: {error}").into() })?;
         self.set_chain(changed.chain.clone());

@@ -14,6 +14,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kaas_proto::types::{LeaderEpoch, Offset};
 
@@ -31,11 +32,16 @@ use crate::format::fence::{Fence, Revocation};
 use crate::format::inventory::highest_epoch;
 use crate::format::manifest::Manifest;
 use crate::format::partition_file::PartitionFile;
+use crate::format::segment_name::SegmentName;
 use crate::log::appender::{ask_fence, is_full};
 use crate::log::context::FileOf;
 use crate::log::led_log::{LedLog, LogSettings, Recovered};
 use crate::log::persist;
 use crate::planted::{PlantedBug, is_planted};
+
+/// How often a partition gives up indexes for want of room, and how many.
+const ROOM_INTERVAL: Duration = Duration::from_secs(60);
+const ROOM_INDEXES: usize = 4;
 
 /// Which epoch to take over at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +102,12 @@ pub(super) async fn take_over<E: Env>(
         Some(held) => held,
         None => attempt.fence(choice).await?,
     };
-    match attempt.follow(&held).await {
+    let mut followed = attempt.follow(&held).await;
+    if matches!(followed, Err(TakeoverEnd::Failed { volume_full: true, .. })) && attempt.make_room(&held).await? {
+        partition.enter(State::Fencing);
+        followed = attempt.follow(&held).await;
+    }
+    match followed {
         Ok(found) => Ok(attempt.lead(held, found)),
         Err(end) => {
             if matches!(end, TakeoverEnd::Failed { volume_full: true, .. }) {
@@ -218,20 +229,9 @@ impl<E: Env> Attempt<'_, E> {
         let manifest = self.establish(held.epoch, &recovered).await?;
         self.check()?;
         self.partition.enter(State::Asking);
-        let answer = match is_planted(PlantedBug::ServeBeforeAsk) {
-            true => Ok(Fence::Held),
-            false => ask_fence(&held.file).await,
-        };
-        self.partition.context().log.counters.asks.add(1);
-        match answer {
-            Ok(Fence::Held) => {}
-            Ok(Fence::Revoked(by)) => {
-                // Whoever it is has gone further than we: a listing would show a higher epoch.
-                return Err(TakeoverEnd::Superseded { epoch: held.epoch, by: by.to_string().into() });
-            }
-            Err(error) => return Err(TakeoverEnd::failed("the own fence can't be asked", &error)),
+        if !is_planted(PlantedBug::ServeBeforeAsk) {
+            self.ask(held).await?;
         }
-        self.check()?;
         Ok(Followed { revoked, recovered, manifest })
     }
 
@@ -257,6 +257,38 @@ impl<E: Env> Attempt<'_, E> {
             }
         }
         Err(TakeoverEnd::refused("manifests come and go, the directory does not hold still"))
+    }
+
+    /// On a full volume: gives up the indexes of the oldest segments, which can be built anew, so that the partition can be led
+    /// and retention can do its work. Now and then, and only where retention may find something. True if there were any.
+    async fn make_room(&self, held: &HeldFence<E>) -> Result<bool, TakeoverEnd> {
+        let (config, now) = (self.partition.config(), self.env().now());
+        let is_limited = config.delete && (config.retention_ms.is_some() || config.retention_bytes.is_some());
+        let made_lately = self.partition.made_room_at.get().is_some_and(|made| now.since(made) < ROOM_INTERVAL);
+        if !is_limited || made_lately {
+            return Ok(false);
+        }
+        let indexes = older_indexes(&self.list_without_higher(held.epoch).await?);
+        self.ask(held).await?;
+        self.partition.made_room_at.set(Some(now));
+        for index in &indexes[..indexes.len().min(ROOM_INDEXES)] {
+            let path = self.partition.directory().join(index.index());
+            let unlinked = self.volume().unlink(&path).await;
+            unlinked.map_err(|error| TakeoverEnd::failed("an index can't be given up for want of room", &error))?;
+        }
+        Ok(!indexes.is_empty())
+    }
+
+    /// Asks the own fence.
+    async fn ask(&self, held: &HeldFence<E>) -> Result<(), TakeoverEnd> {
+        let answer = ask_fence(&held.file).await;
+        self.partition.context().log.counters.asks.add(1);
+        match answer {
+            Ok(Fence::Held) => self.check(),
+            // Whoever it is has gone further than we: a listing would show a higher epoch.
+            Ok(Fence::Revoked(by)) => Err(TakeoverEnd::Superseded { epoch: held.epoch, by: by.to_string().into() }),
+            Err(error) => Err(TakeoverEnd::failed("the own fence can't be asked", &error)),
+        }
     }
 
     /// Step 5: the state of the producers, then the manifest, which makes both count.
@@ -316,6 +348,18 @@ impl<E: Env> Attempt<'_, E> {
 /// The first epoch is 1: 0 stands for "never led".
 fn above(highest: Option<LeaderEpoch>) -> LeaderEpoch {
     LeaderEpoch(highest.map_or(0, |epoch| epoch.0) + 1)
+}
+
+/// The segments in front of the newest one that have an index, oldest first.
+fn older_indexes(names: &[String]) -> Vec<SegmentName> {
+    let files = || names.iter().filter_map(|name| PartitionFile::parse(name));
+    let newest =
+        files().filter_map(|file| if let PartitionFile::Log(segment) = file { Some(segment) } else { None }).max();
+    let indexed =
+        files().filter_map(|file| if let PartitionFile::Index(segment) = file { Some(segment) } else { None });
+    let mut older: Vec<_> = indexed.filter(|&segment| newest.is_some_and(|newest| segment < newest)).collect();
+    older.sort_unstable();
+    older
 }
 
 fn lower_fences(names: &[String], epoch: LeaderEpoch) -> Vec<LeaderEpoch> {

@@ -38,8 +38,7 @@ impl SpaceCache {
     }
 
     fn is_old(&self, now: MonotonicTime) -> bool {
-        let age = |asked: MonotonicTime| Duration::from_nanos(now.0.saturating_sub(asked.0));
-        self.known.get().is_none_or(|(asked, _)| age(asked) > MAX_AGE)
+        self.known.get().is_none_or(|(asked, _)| now.since(asked) > MAX_AGE)
     }
 
     fn ask<E: Env>(self: &Rc<Self>, env: &E) {

@@ -3,14 +3,14 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use kaas_core::env::Env;
 use kaas_core::env::memory::{MemoryEnv, Operation};
+use kaas_core::env::{Env, Volume};
 use kaas_core::partition::error::AppendError;
 use kaas_core::shard::operation::RequiredAcks;
 use kaas_proto::control::PartitionChange;
 use kaas_proto::types::{LeaderEpoch, Offset};
 
-use crate::harness::{Broker, batch, run, sequenced, settle, topic_config};
+use crate::harness::{Broker, batch, names, run, sequenced, settle, topic_config};
 
 #[test]
 fn a_failed_write_ends_the_epoch_and_the_partition_comes_back_above_it() {
@@ -62,7 +62,7 @@ fn a_full_volume_refuses_producers_serves_consumers_and_heals() {
             assert_eq!(broker.values(0).await, ["a"]);
         }
         let fences = |names: &[String]| names.iter().filter(|name| name.ends_with(".fence")).count();
-        assert!(fences(&crate::harness::names(env.volume(), 0).await) <= 2, "no litter while it waits");
+        assert!(fences(&names(env.volume(), 0).await) <= 2, "no litter while it waits");
         env.volume().set_capacity(None);
         env.sleep(Duration::from_secs(2)).await;
         assert_eq!(broker.append(0, "b").await, 1);
@@ -113,4 +113,154 @@ fn failures_in_a_row_back_off() {
         let elapsed = Duration::from_nanos(env.now().0 - start.0);
         assert!(elapsed >= Duration::from_millis(100 + 200 + 400 + 800 + 1600 + 3200), "{elapsed:?}");
     });
+}
+
+/// Appends small batches until so many segments are begun.
+async fn append_segments(broker: &Broker, count: usize) {
+    let logs = async || names(broker.env.volume(), 0).await.into_iter().filter(|name| name.ends_with(".log")).count();
+    while logs().await < count {
+        broker.append(0, &"x".repeat(5000)).await;
+    }
+}
+
+/// Leaves no room for a single byte.
+async fn fill(env: &MemoryEnv) {
+    let space = env.volume().space().await.unwrap();
+    env.volume().set_capacity(Some(space.total_bytes - space.available_bytes));
+}
+
+#[test]
+fn records_can_be_deleted_on_a_full_volume_and_that_heals_it() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        broker.lead(0, None, &topic_config(&[("segment.bytes", "1048576")])).await;
+        append_segments(&broker, 3).await;
+        settle(&env).await;
+        let end = broker.values(0).await.len();
+        fill(&env).await;
+        let start = i64::try_from(end).unwrap() - 1;
+        assert_eq!(broker.delete_records(0, start).await, Ok(Offset(start)));
+        settle(&env).await;
+        assert_eq!(broker.append(0, &"x".repeat(5000)).await, start + 1);
+        assert_eq!(broker.read(0, start).await.len(), 2);
+    });
+}
+
+#[test]
+fn retention_makes_room_while_producers_go_on_trying() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        let config = topic_config(&[("segment.bytes", "1048576"), ("retention.bytes", "1048576")]);
+        broker.lead(0, None, &config).await;
+        append_segments(&broker, 5).await;
+        settle(&env).await;
+        fill(&env).await;
+        let begin = env.now();
+        loop {
+            match broker.produce(0, batch(&env, &[&"y".repeat(5000)])).await {
+                Ok(_) => break,
+                Err(error) => assert_eq!(error, AppendError::VolumeFull),
+            }
+            env.sleep(Duration::from_secs(1)).await;
+            assert!(env.now().since(begin) < Duration::from_secs(400), "nothing makes room");
+        }
+        settle(&env).await;
+        let log_start = broker.log_start(0).await;
+        assert!(log_start > 0);
+        assert!(names(env.volume(), 0).await.iter().filter(|name| name.ends_with(".log")).count() <= 3);
+    });
+}
+
+#[test]
+fn a_full_volume_without_retention_keeps_its_indexes() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        let config = topic_config(&[("segment.bytes", "1048576"), ("retention.ms", "-1")]);
+        broker.lead(0, None, &config).await;
+        append_segments(&broker, 3).await;
+        settle(&env).await;
+        fill(&env).await;
+        for _ in 0..200 {
+            assert_eq!(broker.produce(0, batch(&env, &[&"y".repeat(5000)])).await, Err(AppendError::VolumeFull));
+            env.sleep(Duration::from_secs(1)).await;
+        }
+        let names = names(env.volume(), 0).await;
+        assert_eq!(names.iter().filter(|name| name.ends_with(".index")).count(), 2, "{names:?}");
+        assert!(names.iter().filter(|name| name.ends_with(".fence")).count() <= 2, "{names:?}");
+    });
+}
+
+#[test]
+fn a_hanging_ask_stalls_the_partition_and_heals_by_itself() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        broker.lead(0, None, &topic_config(&[])).await;
+        broker.append(0, "a").await;
+        env.volume().hold(Operation::ReadAt);
+        let hanging = broker.begin_produce(0, RequiredAcks::All, batch(&env, &["b"]));
+        env.sleep(Duration::from_secs(32)).await;
+        assert_eq!(broker.next_change().await, PartitionChange::Stalled(true));
+        assert_eq!(broker.produce(0, batch(&env, &["c"])).await, Err(AppendError::Stalled));
+        assert_eq!(broker.values(0).await, ["a"]);
+        env.volume().release(Operation::ReadAt);
+        hanging.await.unwrap().remove(0).unwrap();
+        assert_eq!(broker.next_change().await, PartitionChange::Stalled(false));
+        assert_eq!(broker.append(0, "c").await, 2);
+    });
+}
+
+#[test]
+fn one_hanging_partition_does_not_hold_up_another() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let hanging = crate::stepping::StepEnv::new(&env);
+        let (first, second) = (Broker::start(&hanging, 1), Broker::start(&env, 2));
+        let config = topic_config(&[]);
+        first.lead(0, None, &config).await;
+        second.lead(1, None, &config).await;
+        hanging.gate().stop();
+        let waiting = first.begin_produce(0, RequiredAcks::All, batch(&env, &["a"]));
+        env.sleep(Duration::from_secs(40)).await;
+        assert_eq!(second.append(1, "b").await, 0);
+        hanging.gate().go_on();
+        waiting.await.unwrap().remove(0).unwrap();
+    });
+}
+
+#[test]
+fn every_step_of_a_takeover_may_fail_and_is_tried_again() {
+    for operation in [
+        Operation::Open,
+        Operation::List,
+        Operation::Overwrite,
+        Operation::Read,
+        Operation::ReadAt,
+        Operation::Write,
+        Operation::Rename,
+        Operation::SyncDirectory,
+    ] {
+        for kind in [ErrorKind::Other, ErrorKind::StorageFull, ErrorKind::StaleNetworkFileHandle] {
+            let env = MemoryEnv::virtual_time();
+            run(&env, async {
+                let config = topic_config(&[]);
+                let first = Broker::start(&env, 1);
+                first.lead(0, None, &config).await;
+                first.append(0, "a").await;
+                first.shut_down().await;
+                settle(&env).await;
+                env.volume().fail_next(operation, kind);
+                let second = Broker::start(&env, 2);
+                second.take_over(0, Some(2), &config).await;
+                let change = second.next_change().await;
+                assert!(matches!(change, PartitionChange::Failed { .. }), "{operation:?} {kind}: {change:?}");
+                let change = second.next_change().await;
+                assert!(matches!(change, PartitionChange::Leading { .. }), "{operation:?} {kind}: {change:?}");
+                assert_eq!(second.values(0).await, ["a"]);
+            });
+        }
+    }
 }

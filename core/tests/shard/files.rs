@@ -7,9 +7,10 @@ use kaas_core::env::Env;
 use kaas_core::env::executor::spawn_shard;
 use kaas_core::env::uring::UringEnv;
 use kaas_core::shard::operation::RequiredAcks;
-use kaas_proto::types::LeaderEpoch;
+use kaas_proto::record::BatchBuilder;
+use kaas_proto::types::{LeaderEpoch, TimestampMs};
 
-use crate::harness::{Broker, batch, names, settle, topic_config};
+use crate::harness::{Broker, batch, directory, names, settle, topic_config};
 
 /// Runs a scenario on an executor of its own, on a directory that is gone afterwards.
 fn on_files<F: Future<Output = ()> + 'static>(scenario: impl FnOnce(UringEnv, PathBuf) -> F + Send + 'static) {
@@ -105,4 +106,33 @@ fn only_a_leader_has_files_open() {
         other.shut_down().await;
         only_open(&env, &root, &[]).await;
     });
+}
+
+#[test]
+fn the_file_tells_how_old_records_of_the_future_are() {
+    on_files(|env, root| async move {
+        let config =
+            topic_config(&[("retention.ms", "3600000"), ("message.timestamp.after.max.ms", "9223372036854775807")]);
+        let first = Broker::start(&env, 1);
+        first.lead(0, None, &config).await;
+        let future = TimestampMs(env.wall_clock().0 + 1_000_000_000_000);
+        let record = BatchBuilder::new().record(future, None, Some(b"x")).build();
+        first.produce(0, record).await.unwrap();
+        first.shut_down().await;
+        set_old(&root.join(directory(0)).join("00000001-00000000000000000000.log"));
+        let second = Broker::start_with(&env, 1, |config| config.retention_check_interval = Duration::from_secs(1));
+        second.lead(0, None, &config).await;
+        let deadline = env.now().0 + 10_000_000_000;
+        while second.log_start(0).await == 0 {
+            assert!(env.now().0 < deadline, "it is pinned");
+            env.sleep(Duration::from_millis(10)).await;
+        }
+    });
+}
+
+/// As if the file had been written two hours ago.
+#[expect(clippy::disallowed_methods, reason = "a change from outside")]
+fn set_old(path: &Path) {
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.set_modified(std::time::SystemTime::now() - Duration::from_secs(7200)).unwrap();
 }

@@ -16,6 +16,7 @@ mod harness;
 mod interrupting;
 mod random;
 mod reading;
+mod recovering;
 mod stepping;
 mod takeover;
 mod timestamps;
