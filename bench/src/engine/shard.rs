@@ -1,0 +1,140 @@
+//! A shard of its own on a directory: one thread, one executor, no network.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use bytes::Bytes;
+use kaas_core::env::executor::spawn_shard;
+use kaas_core::env::uring::UringEnv;
+use kaas_core::env::Env;
+use kaas_core::partition::error::AppendError;
+use kaas_core::shard::operation::{Appended, Produce, ProduceBatch, RequiredAcks, ShardOperation};
+use kaas_core::shard::port::{ShardHandle, queue};
+use kaas_core::shard::{Shard, ShardChannels, ShardConfig};
+use kaas_proto::config::broker::BrokerConfig;
+use kaas_proto::config::topic::TopicConfig;
+use kaas_proto::control::{PartitionChange, PartitionKey, ShardCommand, ShardEvent, TakeOver};
+use kaas_proto::layout::partition_directory;
+use kaas_proto::record::BatchBuilder;
+use kaas_proto::types::{BrokerId, LeaderEpoch, PartitionIndex, ShardId, TopicId};
+use tokio::sync::{mpsc, oneshot};
+
+const TOPIC: &str = "bench";
+/// Commands and events under way.
+const CHANNEL_LENGTH: usize = 4096;
+
+pub(super) fn key(partition: i32) -> PartitionKey {
+    PartitionKey { topic_id: TopicId(*b"an id of a topic"), partition: PartitionIndex(partition) }
+}
+
+pub(super) fn directory(partition: i32) -> std::path::PathBuf {
+    partition_directory(TOPIC, key(partition))
+}
+
+/// Makes the directories of so many partitions.
+pub(super) fn make_directories(root: &Path, partitions: i32) -> Result<()> {
+    for partition in 0..partitions {
+        std::fs::create_dir_all(root.join(directory(partition)))?;
+    }
+    Ok(())
+}
+
+/// Runs something on a shard of its own and gives its result back. The shard ends as in a crash unless it is shut down.
+pub(super) fn on_shard<T, F>(root: &Path, run: impl FnOnce(BenchShard) -> F + Send + 'static) -> Result<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + 'static,
+{
+    let root = root.to_owned();
+    let thread = spawn_shard("bench", None, move || async move { run(BenchShard::start(&root)?).await });
+    let thread = thread.map_err(|error| anyhow!("{error}"))?;
+    thread.join().map_err(|error| anyhow!("{error}"))?
+}
+
+/// Lives on the shard's thread.
+pub(super) struct BenchShard {
+    pub(super) env: UringEnv,
+    shard: Shard<UringEnv>,
+    commands: mpsc::Sender<ShardCommand>,
+    events: RefCell<mpsc::Receiver<ShardEvent>>,
+    config: Arc<TopicConfig>,
+    /// The queue is not used, but it may not close.
+    _operations: ShardHandle,
+}
+
+impl BenchShard {
+    fn start(root: &Path) -> Result<Self> {
+        let env = UringEnv::start(root)?;
+        let (commands, command_receiver) = mpsc::channel(CHANNEL_LENGTH);
+        let (event_sender, events) = mpsc::channel(CHANNEL_LENGTH);
+        let (handle, operations) = queue();
+        let broker = BrokerConfig::default();
+        let channels = ShardChannels { commands: command_receiver, events: event_sender, operations };
+        let shard = Shard::start(env.clone(), ShardConfig::new(ShardId(0), BrokerId(1), &broker), channels);
+        let config = Arc::new(TopicConfig::resolve(&broker, &BTreeMap::new())?);
+        Ok(Self { env, shard, commands, events: RefCell::new(events), config, _operations: handle })
+    }
+
+    /// Leads partitions `0..count` at an epoch.
+    pub(super) async fn lead_all(&self, count: i32, epoch: i32) -> Result<()> {
+        for partition in 0..count {
+            let command = TakeOver {
+                partition: key(partition),
+                topic: TOPIC.into(),
+                epoch: Some(LeaderEpoch(epoch)),
+                config: Arc::clone(&self.config),
+            };
+            self.commands.send(ShardCommand::TakeOver(command)).await?;
+        }
+        for _ in 0..count {
+            match self.next_change().await? {
+                PartitionChange::Leading { .. } => {}
+                other => bail!("a takeover ended with {other:?}"),
+            }
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::await_holding_refcell_ref, reason = "one task listens")]
+    async fn next_change(&self) -> Result<PartitionChange> {
+        Ok(self.events.borrow_mut().recv().await.context("the shard has ended")?.change)
+    }
+
+    pub(super) fn begin_append(
+        &self,
+        partition: i32,
+        batch: Bytes,
+    ) -> oneshot::Receiver<Vec<std::result::Result<Appended, AppendError>>> {
+        let (reply, answer) = oneshot::channel();
+        let batches = vec![ProduceBatch { partition: key(partition), batch }];
+        self.shard.submit(ShardOperation::Produce(Produce { acks: RequiredAcks::All, batches, reply }));
+        answer
+    }
+
+    pub(super) async fn append(&self, partition: i32, batch: Bytes) -> Result<()> {
+        self.begin_append(partition, batch).await?.pop().context("a row")??;
+        Ok(())
+    }
+
+    pub(super) async fn shut_down(&self) -> Result<()> {
+        let (done, is_done) = oneshot::channel();
+        self.commands.send(ShardCommand::Shutdown { done }).await?;
+        Ok(is_done.await?)
+    }
+
+    /// A counter of the shard.
+    pub(super) fn metric(&self, name: &str) -> Result<f64> {
+        let metrics = self.shard.metrics();
+        let found = metrics.values.iter().find(|(metric, _, _)| metric.name == name);
+        found.map(|(_, _, value)| *value).with_context(|| format!("no metric {name}"))
+    }
+
+    /// One batch of about so many bytes.
+    pub(super) fn batch(&self, bytes: usize) -> Bytes {
+        BatchBuilder::new().record(self.env.wall_clock(), None, Some(&vec![0x6b; bytes.saturating_sub(80)])).build()
+    }
+}
