@@ -10,6 +10,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use kaas_proto::types::{LeaderEpoch, Offset};
 use tokio::sync::Notify;
 
 use super::append_queue::AppendQueue;
+use super::appender::is_full;
 use super::context::{FileOf, LogContext};
 use super::read_ahead::Hints;
 use super::segment::{OpenSegment, Segment, index_interval};
@@ -45,6 +47,16 @@ pub enum EndOfLog {
 }
 
 impl EndOfLog {
+    /// A file of the own epoch could not be written.
+    #[must_use]
+    pub fn not_written(what: &str, error: &io::Error) -> Self {
+        if is_full(error) {
+            Self::VolumeFull
+        } else {
+            Self::Failed { reason: format!("{what} can't be written: {error}").into() }
+        }
+    }
+
     /// What an append that was not acknowledged is told.
     #[must_use]
     pub fn append_error(&self) -> AppendError {

@@ -135,9 +135,7 @@ impl<E: Env> Leader<E> {
         let captured = self.capture();
         self.log().acknowledged_to(captured.offset).await?;
         let written = self.write_snapshot(&captured).await;
-        written.map(drop).map_err(|error| EndOfLog::Failed {
-            reason: format!("the producer snapshot can't be written: {error}").into(),
-        })
+        written.map(drop).map_err(|error| EndOfLog::not_written("the producer snapshot", &error))
     }
 
     /// Writes snapshot, index and checkpoint of a log that is at rest. Nothing, if nothing was appended in this epoch.

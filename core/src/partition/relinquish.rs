@@ -14,7 +14,6 @@ use super::leader::Leader;
 use crate::env::{Env, Volume};
 use crate::format::manifest::Manifest;
 use crate::format::partition_file::PartitionFile;
-use crate::log::appender::is_full;
 use crate::log::led_log::EndOfLog;
 use crate::log::persist::{self, ReplaceError};
 
@@ -92,6 +91,20 @@ impl<E: Env> Leader<E> {
         self.log().close_handles();
     }
 
+    /// What producers need of the records below `offset`, then the manifest without them.
+    async fn write_log_start(&self, manifest: &Manifest, offset: Offset) -> Result<Manifest, EndOfLog> {
+        self.keep_producers_below(offset).await?;
+        let changed = Manifest {
+            high_watermark: self.log().high_watermark(),
+            log_start_offset: offset,
+            chain: manifest.chain.trim(offset),
+            ..manifest.clone()
+        };
+        let written = self.write_manifest(&changed).await;
+        written.map_err(|error| EndOfLog::not_written("the manifest", &error))?;
+        Ok(changed)
+    }
+
     /// On a full volume: gives up the indexes of segments below `offset`, which are to go with them anyway, so that there is
     /// room to say so. True if there were any.
     async fn make_room(&self, offset: Offset) -> Result<bool, EndOfLog> {
@@ -118,19 +131,11 @@ impl<E: Env> Leader<E> {
         if let Some(end) = self.log().end() {
             return Err(end);
         }
-        self.keep_producers_below(offset).await?;
-        let changed = Manifest {
-            high_watermark: self.log().high_watermark(),
-            log_start_offset: offset,
-            chain: manifest.chain.trim(offset),
-            ..manifest.clone()
-        };
-        let mut written = self.write_manifest(&changed).await;
-        if written.as_ref().is_err_and(is_full) && self.make_room(offset).await? {
-            written = self.write_manifest(&changed).await;
+        let mut written = self.write_log_start(&manifest, offset).await;
+        if written == Err(EndOfLog::VolumeFull) && self.make_room(offset).await? {
+            written = self.write_log_start(&manifest, offset).await;
         }
-        written
-            .map_err(|error| EndOfLog::Failed { reason: format!("the manifest can't be written: {error}").into() })?;
+        let changed = written?;
         self.set_chain(changed.chain.clone());
         *manifest = changed;
         self.log().ask().await?;

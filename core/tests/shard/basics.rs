@@ -3,7 +3,9 @@
 use kaas_core::env::Env;
 use kaas_core::env::memory::{MemoryEnv, Operation};
 use kaas_core::partition::error::{AppendError, FetchError, NotLeading};
-use kaas_core::shard::operation::{Appended, Produce, ProduceBatch, RequiredAcks, ShardOperation, ShardPort};
+use kaas_core::shard::operation::{
+    Appended, DescribeVolume, Produce, ProduceBatch, RequiredAcks, ShardOperation, ShardPort,
+};
 use kaas_proto::types::{LeaderEpoch, Offset, TimestampMs};
 
 use crate::harness::{Broker, batch, key, names, run, sequenced, settle, topic_config};
@@ -150,5 +152,19 @@ fn other_shards_reach_it_through_its_queue() {
             answer.await.unwrap().remove(0).unwrap();
         }
         assert_eq!(broker.values(0).await, ["0", "1", "2"]);
+    });
+}
+
+#[test]
+fn the_size_of_a_volume_is_told_unless_it_is_memory() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        env.volume().set_capacity(Some(5000));
+        for (owns_directories, expected) in [(true, None), (false, Some(5000))] {
+            let broker = Broker::start_with(&env, 1, |config| config.owns_directories = owns_directories);
+            let (reply, answer) = tokio::sync::oneshot::channel();
+            broker.shard.submit(ShardOperation::DescribeVolume(DescribeVolume { reply }));
+            assert_eq!(answer.await.unwrap().map(|space| space.total_bytes), expected);
+        }
     });
 }

@@ -136,6 +136,7 @@ fn records_can_be_deleted_on_a_full_volume_and_that_heals_it() {
         let broker = Broker::start(&env, 1);
         broker.lead(0, None, &topic_config(&[("segment.bytes", "1048576")])).await;
         append_segments(&broker, 3).await;
+        broker.produce(0, sequenced(&env, 0, "of a producer to remember")).await.unwrap();
         settle(&env).await;
         let end = broker.values(0).await.len();
         fill(&env).await;
