@@ -102,6 +102,8 @@ counters! {
     volume_read_bytes: Counter "kaas_fetch_volume_read_bytes_total", "Bytes of segments read for fetches and look-ups.";
     reads_ahead: Counter "kaas_fetch_reads_ahead_total", "Reads of segments in front of sequential consumers.";
     segments_opened: Counter "kaas_log_segments_opened_total", "Older segments opened on demand.";
+    /// Set when collected.
+    segments_displaced: Counter "kaas_log_segments_displaced_total", "Older segments closed because too many were open.";
     segments_deleted: Counter "kaas_log_segments_deleted_total", "Segments unlinked, by retention, DeleteRecords or tidying.";
     takeovers: Counter "kaas_partition_takeovers_total", "Takeovers that ended in leading.";
     takeover_failures: Counter "kaas_partition_takeover_failures_total", "Takeovers that failed.";

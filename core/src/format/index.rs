@@ -103,6 +103,16 @@ impl SegmentIndex {
         self.before(self.entries.partition_point(|entry| i64::from(entry.relative_offset) <= relative))
     }
 
+    /// The same, with the offset of the batch at that position.
+    #[must_use]
+    pub fn place_of(&self, offset: Offset) -> (u64, Offset) {
+        let relative = offset.0.saturating_sub(self.base_offset.0);
+        let behind = self.entries.partition_point(|entry| i64::from(entry.relative_offset) <= relative);
+        self.entries[..behind].last().map_or((0, self.base_offset), |entry| {
+            (u64::from(entry.position), self.base_offset.plus(entry.relative_offset.into()))
+        })
+    }
+
     /// The last entry in front of `limit`: its position, and the largest timestamp in front of that.
     #[must_use]
     pub fn last_in_front_of(&self, limit: Offset) -> (u64, TimestampMs) {

@@ -5,6 +5,7 @@
 
 pub mod append_queue;
 pub mod appender;
+pub mod batch_check;
 pub mod commit;
 pub mod context;
 pub mod led_log;

@@ -4,6 +4,8 @@ use bytes::Bytes;
 use kaas_proto::record::{BatchError, RecordBatchView};
 use kaas_proto::types::Offset;
 
+use super::batch_check::BatchCheck;
+
 /// Where a read stands.
 #[derive(Debug)]
 pub struct ReadProgress {
@@ -32,6 +34,8 @@ pub enum Stop {
     CutOff { needed: usize },
     /// What follows is no batch: the end of what was written, or garbage.
     NoBatch,
+    /// What follows is not the batch that was written there.
+    Damaged,
 }
 
 /// What [`ReadProgress::take`] did.
@@ -49,7 +53,17 @@ impl ReadProgress {
     }
 
     /// Takes whole batches from `bytes`, which begin with a batch, passing over those in front of the wanted offset.
+    /// They are in memory as they were appended.
     pub fn take(&mut self, bytes: &Bytes) -> Taken {
+        self.take_while(bytes, |_, _| true)
+    }
+
+    /// The same for bytes that come from the volume.
+    pub fn take_checked(&mut self, bytes: &Bytes, check: &mut BatchCheck) -> Taken {
+        self.take_while(bytes, |batch, end| check.admits(batch, end))
+    }
+
+    fn take_while(&mut self, bytes: &Bytes, mut admits: impl FnMut(RecordBatchView<'_>, Offset) -> bool) -> Taken {
         let (mut start, mut passed) = (None, 0);
         let stop = loop {
             let batch = match RecordBatchView::read(&bytes[passed..]) {
@@ -58,6 +72,13 @@ impl ReadProgress {
                 Err(BatchError::TooShort { needed, .. }) => break Stop::CutOff { needed },
                 Err(_) => break Stop::NoBatch,
             };
+            // Behind the end there may be anything.
+            if self.offset >= self.end {
+                break Stop::Bounds;
+            }
+            if !admits(batch, self.end) {
+                break Stop::Damaged;
+            }
             if batch.base_offset() >= self.end {
                 break Stop::Bounds;
             }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use kaas_proto::record::{BatchError, RecordBatchView};
 use kaas_proto::types::Offset;
 
+use super::batch_check::BatchCheck;
 use super::commit::MAX_BATCH_BYTES;
 use super::context::FileOf;
 use super::led_log::LedLog;
@@ -90,7 +91,24 @@ impl<E: Env> LedLog<E> {
 
     fn lost(&self, segment: &Segment<FileOf<E>>, found_end: Offset, should_end: Offset) -> io::Error {
         let path = self.directory.join(segment.name.log());
-        let text = format!("{} ends at offset {found_end}, but holds records up to {should_end}", path.display());
+        let text = format!(
+            "{} ends at offset {found_end}, but records up to {should_end} were acknowledged: it was cut off, or the \
+             segment behind it is missing",
+            path.display()
+        );
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    }
+
+    /// The error of the volume with the name of the file.
+    fn unreadable(&self, segment: &Segment<FileOf<E>>, error: &io::Error) -> io::Error {
+        let path = self.directory.join(segment.name.log());
+        io::Error::new(error.kind(), format!("{} can't be read: {error}", path.display()))
+    }
+
+    /// Records that were acknowledged are expected there.
+    fn damaged(&self, segment: &Segment<FileOf<E>>, position: u64) -> io::Error {
+        let path = self.directory.join(segment.name.log());
+        let text = format!("{} is damaged: the batch at byte {position} is not what was written there", path.display());
         io::Error::new(io::ErrorKind::InvalidData, text)
     }
 
@@ -102,15 +120,19 @@ impl<E: Env> LedLog<E> {
     ) -> io::Result<SegmentRead> {
         let open = self.open(segment).await?;
         let hint = self.hints.take(segment.start, progress.offset);
-        let mut position = hint.map_or_else(|| open.index.borrow().position_of(progress.offset), |hint| hint.position);
-        let mut passed_offset = segment.start;
+        let (mut position, first_offset) = match hint {
+            Some(hint) => (hint.position, hint.offset),
+            None => open.index.borrow().place_of(progress.offset),
+        };
+        let mut check = BatchCheck::new(segment.name, Some(first_offset));
+        let mut passed_offset = first_offset;
         let mut wanted = progress.budget.clamp(MIN_READ_BYTES, MAX_READ_BYTES);
         loop {
             let window = self.read_window(segment, &open, position, wanted).await?;
-            self.extend_index(&open, position, &window.bytes, limit);
+            self.extend_index(segment, &open, position, &window.bytes, limit);
             let (before, end) = (progress.offset, progress.end);
             progress.end = limit;
-            let taken = progress.take(&window.bytes);
+            let taken = progress.take_checked(&window.bytes, &mut check);
             progress.end = end;
             if progress.offset > before || progress.is_complete() {
                 let next = position + taken.passed as u64;
@@ -135,7 +157,11 @@ impl<E: Env> LedLog<E> {
                 }
                 // A compacted segment may end with a gap: what lies at or behind the limit shows that it is complete.
                 Stop::Bounds => return Ok(SegmentRead::Passed(limit)),
-                Stop::Exhausted | Stop::CutOff { .. } | Stop::NoBatch => return Ok(SegmentRead::Passed(passed_offset)),
+                Stop::NoBatch if !only_zeros(&window.bytes[taken.passed..]) => {
+                    return Err(self.damaged(segment, position));
+                }
+                Stop::Damaged => return Err(self.damaged(segment, position)),
+                Stop::NoBatch | Stop::Exhausted | Stop::CutOff { .. } => return Ok(SegmentRead::Passed(passed_offset)),
             }
             self.context.env.yield_now().await;
         }
@@ -143,11 +169,12 @@ impl<E: Env> LedLog<E> {
 
     /// Opens a segment; the one that is appended to is open already.
     pub(crate) async fn open(&self, segment: &Rc<Segment<FileOf<E>>>) -> io::Result<Rc<OpenSegment<FileOf<E>>>> {
-        if let Some(open) = segment.opened() {
+        if let Some(open) = self.context.open_segments.in_use(segment) {
             return Ok(open);
         }
         self.context.counters.segments_opened.add(1);
-        self.context.open_segments.open(self.context.env.volume(), &self.directory, segment).await
+        let opened = self.context.open_segments.open(self.context.env.volume(), &self.directory, segment).await;
+        opened.map_err(|error| self.unreadable(segment, &error))
     }
 
     /// Bytes of a segment from a batch boundary on: those that were read ahead, or else from the volume.
@@ -167,7 +194,8 @@ impl<E: Env> LedLog<E> {
         }
         let skipped = usize::try_from(position % BLOCK_BYTES as u64).expect("less than a block");
         let length = (skipped + wanted).next_multiple_of(BLOCK_BYTES);
-        let bytes = open.file.read_at(position - skipped as u64, length).await?;
+        let read = open.file.read_at(position - skipped as u64, length).await;
+        let bytes = read.map_err(|error| self.unreadable(segment, &error))?;
         self.count_volume_read(bytes.len());
         let is_last = bytes.len() < length;
         Ok(Window { bytes: bytes.slice(skipped.min(bytes.len())..), is_last })
@@ -205,7 +233,7 @@ impl<E: Env> LedLog<E> {
     /// Shows the batches of a segment from a batch boundary up to `limit`, until `visit` has seen enough.
     ///
     /// # Errors
-    /// Those of the volume. Where no batch follows any more, the visit ends.
+    /// Those of the volume, and `InvalidData` when the segment does not hold what it should.
     pub(crate) async fn visit_batches(
         &self,
         segment: &Segment<FileOf<E>>,
@@ -215,28 +243,45 @@ impl<E: Env> LedLog<E> {
         mut visit: impl FnMut(RecordBatchView<'_>) -> ControlFlow<()>,
     ) -> io::Result<()> {
         let mut wanted = MIN_READ_BYTES;
-        let mut next_offset = segment.start;
+        let first_offset = {
+            let index = open.index.borrow();
+            // Elsewhere the first batch tells.
+            let known = [(0, segment.name.base_offset), (index.covered_bytes, index.next_offset)];
+            known.iter().find(|(place, _)| *place == position).map(|(_, offset)| *offset)
+        };
+        let mut next_offset = first_offset.unwrap_or(segment.start);
+        let mut check = BatchCheck::new(segment.name, first_offset);
         while next_offset < limit {
             let window = self.read_window(segment, open, position, wanted).await?;
-            self.extend_index(open, position, &window.bytes, limit);
+            self.extend_index(segment, open, position, &window.bytes, limit);
             let mut rest = &window.bytes[..];
             let stop = loop {
                 let batch = match RecordBatchView::read(rest) {
                     Ok(batch) => batch,
                     Err(error) => break error,
                 };
+                if !check.admits(batch, limit) {
+                    return Err(self.damaged(segment, position));
+                }
                 if batch.base_offset() >= limit || visit(batch).is_break() {
                     return Ok(());
                 }
                 next_offset = batch.next_offset();
                 position += batch.size() as u64;
                 rest = &rest[batch.size()..];
+                if next_offset >= limit {
+                    return Ok(());
+                }
             };
             match stop {
-                _ if window.is_last => return Ok(()),
+                // Compaction may leave no record at the end.
+                _ if window.is_last && segment.name.generation > 0 && only_zeros(rest) => {
+                    return Ok(());
+                }
+                _ if window.is_last => return Err(self.lost(segment, next_offset, limit)),
                 BatchError::Empty => wanted = MAX_READ_BYTES,
                 BatchError::TooShort { needed, .. } if needed <= MAX_BATCH_BYTES => wanted = needed.max(MAX_READ_BYTES),
-                _ => return Ok(()),
+                _ => return Err(self.damaged(segment, position)),
             }
             self.context.env.yield_now().await;
         }
@@ -244,9 +289,17 @@ impl<E: Env> LedLog<E> {
     }
 
     /// Lets the index cover what was read, where it ended before.
-    pub(crate) fn extend_index(&self, open: &OpenSegment<FileOf<E>>, position: u64, bytes: &[u8], limit: Offset) {
+    fn extend_index(
+        &self,
+        segment: &Segment<FileOf<E>>,
+        open: &OpenSegment<FileOf<E>>,
+        position: u64,
+        bytes: &[u8],
+        limit: Offset,
+    ) {
         let mut index = open.index.borrow_mut();
-        extend(&mut index, position, bytes, limit, self.settings().index_interval_bytes);
+        let check = BatchCheck::new(segment.name, Some(index.next_offset));
+        extend(&mut index, check, position, bytes, limit, self.settings().index_interval_bytes);
     }
 }
 
@@ -259,7 +312,14 @@ pub(crate) struct Window {
 }
 
 /// Pushes the batches of `bytes`, which lie at `position`, that the index does not cover yet.
-fn extend(index: &mut SegmentIndex, position: u64, bytes: &[u8], limit: Offset, interval_bytes: u32) {
+fn extend(
+    index: &mut SegmentIndex,
+    mut check: BatchCheck,
+    position: u64,
+    bytes: &[u8],
+    limit: Offset,
+    interval_bytes: u32,
+) {
     let end = position + bytes.len() as u64;
     if !(position..end).contains(&index.covered_bytes) {
         return;
@@ -268,7 +328,7 @@ fn extend(index: &mut SegmentIndex, position: u64, bytes: &[u8], limit: Offset, 
     let mut rest = &bytes[skip..];
     while let Ok(batch) = RecordBatchView::read(rest)
         && batch.base_offset() < limit
-        && batch.base_offset() >= index.next_offset
+        && check.admits(batch, limit)
     {
         let span = BatchSpan {
             base_offset: batch.base_offset(),
@@ -279,6 +339,11 @@ fn extend(index: &mut SegmentIndex, position: u64, bytes: &[u8], limit: Offset, 
         index.push(span, interval_bytes);
         rest = &rest[batch.size()..];
     }
+}
+
+/// What fills the last block of a segment.
+fn only_zeros(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
 }
 
 fn last_next_offset(batches: &[u8]) -> Option<Offset> {

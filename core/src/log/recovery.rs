@@ -7,6 +7,7 @@ use std::io;
 use kaas_proto::record::{BatchError, RecordBatchView};
 use kaas_proto::types::Offset;
 
+use super::batch_check::BatchCheck;
 use super::commit::MAX_BATCH_BYTES;
 use crate::env::{BLOCK_BYTES, Env, VolumeFile};
 use crate::format::segment_name::SegmentName;
@@ -110,13 +111,7 @@ fn judge(batch: RecordBatchView<'_>, start: ScanStart, expected: Offset) -> Judg
     if start.limit.is_some_and(|limit| batch.base_offset() >= limit) {
         return Judgement::Limit;
     }
-    // Compaction leaves gaps and the epochs of before.
-    let belongs = if start.segment.generation > 0 {
-        batch.base_offset() >= expected
-    } else {
-        batch.base_offset() == expected && batch.partition_leader_epoch() == start.segment.epoch
-    };
-    let good = belongs && batch.last_offset_delta() >= 0 && batch.check_crc().is_ok();
+    let good = BatchCheck::new(start.segment, Some(expected)).admits(batch, Offset(i64::MAX));
     if good { Judgement::Good } else { Judgement::Bad }
 }
 

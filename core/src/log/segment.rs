@@ -129,13 +129,21 @@ pub struct OpenSegments<F> {
     /// Closed ones that keep their index, oldest first.
     keeping: RefCell<VecDeque<Weak<Segment<F>>>>,
     uses: Cell<u64>,
+    /// How many were closed because too many were open.
+    displaced: Cell<u64>,
     limit: usize,
 }
 
 impl<F> OpenSegments<F> {
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { segments: RefCell::default(), keeping: RefCell::default(), uses: Cell::new(0), limit }
+        Self {
+            segments: RefCell::default(),
+            keeping: RefCell::default(),
+            uses: Cell::new(0),
+            displaced: Cell::new(0),
+            limit,
+        }
     }
 
     /// The open segment; opens it, and closes the one that was used least recently when there are too many.
@@ -148,9 +156,7 @@ impl<F> OpenSegments<F> {
         directory: &Path,
         segment: &Rc<Segment<F>>,
     ) -> io::Result<Rc<OpenSegment<F>>> {
-        self.uses.set(self.uses.get() + 1);
-        segment.last_use.set(self.uses.get());
-        if let Some(open) = segment.opened() {
+        if let Some(open) = self.in_use(segment) {
             return Ok(open);
         }
         let file = volume.open(&directory.join(segment.name.log()), OpenMode::Read).await?;
@@ -172,6 +178,20 @@ impl<F> OpenSegments<F> {
         Ok(open)
     }
 
+    /// What is open of a segment that is about to be read, which others must outlive now.
+    #[must_use]
+    pub fn in_use(&self, segment: &Segment<F>) -> Option<Rc<OpenSegment<F>>> {
+        self.uses.set(self.uses.get() + 1);
+        segment.last_use.set(self.uses.get());
+        segment.opened()
+    }
+
+    /// How many were closed so far because too many were open.
+    #[must_use]
+    pub fn displaced(&self) -> u64 {
+        self.displaced.get()
+    }
+
     /// Counts a segment that is open, and may be closed when others are needed.
     pub fn track(&self, segment: &Rc<Segment<F>>) {
         let mut segments = self.segments.borrow_mut();
@@ -183,6 +203,7 @@ impl<F> OpenSegments<F> {
             if let Some(segment) = segments.swap_remove(least).upgrade() {
                 self.keep_index(&segment);
                 segment.close();
+                self.displaced.set(self.displaced.get() + 1);
             }
         }
         segments.push(Rc::downgrade(segment));
@@ -259,7 +280,7 @@ mod tests {
             }
             let is_open: Vec<_> = segments.iter().map(|segment| segment.opened().is_some()).collect();
             assert_eq!(is_open, [true, false, true]);
-            assert_eq!(open.len(), 2);
+            assert_eq!((open.len(), open.displaced()), (2, 1));
             segments[0].close();
             assert_eq!(open.len(), 1);
         });

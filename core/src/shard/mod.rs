@@ -202,6 +202,7 @@ impl<E: Env> Shard<E> {
         counters.tail_cache_bytes.set(self.0.context.log.tail_cache.bytes() as u64);
         counters.read_ahead_bytes.set(self.0.context.log.read_ahead.bytes() as u64);
         counters.open_segments.set(self.0.context.log.open_segments.len() as u64);
+        counters.segments_displaced.set(self.0.context.log.open_segments.displaced());
         counters.collect(&mut metrics);
         self.0.groups.report(&mut metrics);
         metrics

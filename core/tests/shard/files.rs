@@ -7,10 +7,12 @@ use kaas_core::env::Env;
 use kaas_core::env::executor::spawn_shard;
 use kaas_core::env::uring::UringEnv;
 use kaas_core::shard::operation::RequiredAcks;
+use kaas_proto::control::ShardCommand;
 use kaas_proto::record::BatchBuilder;
 use kaas_proto::types::{LeaderEpoch, TimestampMs};
+use tokio::sync::oneshot;
 
-use crate::harness::{Broker, batch, directory, names, settle, topic_config};
+use crate::harness::{Broker, batch, directory, key, names, settle, topic_config};
 
 /// Runs a scenario on an executor of its own, on a directory that is gone afterwards.
 fn on_files<F: Future<Output = ()> + 'static>(scenario: impl FnOnce(UringEnv, PathBuf) -> F + Send + 'static) {
@@ -135,4 +137,23 @@ fn the_file_tells_how_old_records_of_the_future_are() {
 fn set_old(path: &Path) {
     let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
     file.set_modified(std::time::SystemTime::now() - Duration::from_secs(7200)).unwrap();
+}
+
+#[test]
+fn an_abandoned_partition_has_nothing_open() {
+    on_files(|env, root| async move {
+        let config = topic_config(&[]);
+        let broker = Broker::start(&env, 1);
+        only_open(&env, &root, &[]).await;
+        for partition in 0..3 {
+            broker.lead(partition, None, &config).await;
+        }
+        broker.append(0, "a").await;
+        let open = ["00000001-00000000000000000000.log", "00000001.fence", "00000001.fence", "00000001.fence"];
+        only_open(&env, &root, &open).await;
+        let (done, is_done) = oneshot::channel();
+        broker.command(ShardCommand::Abandon { topic_id: key(0).topic_id, done }).await;
+        is_done.await.unwrap();
+        only_open(&env, &root, &[]).await;
+    });
 }

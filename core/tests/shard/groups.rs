@@ -22,23 +22,23 @@ use tokio::sync::oneshot;
 
 use crate::harness::{Broker, key, run, topic_config};
 
-const GROUP: &str = "group";
+pub const GROUP: &str = "group";
 
 /// As the control thread configures slots, with smaller segments.
 const SLOT_CONFIG: [(&str, &str); 3] = [("cleanup.policy", ""), ("retention.ms", "-1"), ("segment.bytes", "1048576")];
 
 /// A member of [`GROUP`].
-struct Member {
+pub struct Member {
     id: String,
     generation: GenerationId,
 }
 
-fn slot() -> SlotId {
+pub fn slot() -> SlotId {
     SlotId::of(GROUP)
 }
 
 impl Broker {
-    async fn take_slot_over(&self, epoch: Option<i32>) {
+    pub async fn take_slot_over(&self, epoch: Option<i32>) {
         self.command(ShardCommand::TakeOver(TakeOver {
             partition: PartitionKey::of_slot(slot()),
             topic: "".into(),
@@ -49,7 +49,7 @@ impl Broker {
     }
 
     /// Takes the slot over and waits until its groups are loaded.
-    async fn lead_slot(&self, epoch: Option<i32>) {
+    pub async fn lead_slot(&self, epoch: Option<i32>) {
         self.take_slot_over(epoch).await;
         while self.fetch_offsets().await.error_code != ErrorCode::None {
             self.env.sleep(Duration::from_millis(1)).await;
@@ -62,7 +62,7 @@ impl Broker {
         answer
     }
 
-    async fn commit(&self, offset: i64, member: Option<&Member>) -> ErrorCode {
+    pub async fn commit(&self, offset: i64, member: Option<&Member>) -> ErrorCode {
         self.commit_with(offset, member, "note").await
     }
 
@@ -86,13 +86,13 @@ impl Broker {
         answer.await.unwrap().topics[0].partitions[0].error_code
     }
 
-    async fn fetch_offsets(&self) -> OffsetFetchResponseGroup {
+    pub async fn fetch_offsets(&self) -> OffsetFetchResponseGroup {
         let group = OffsetFetchRequestGroup { group_id: GROUP.into(), ..OffsetFetchRequestGroup::default() };
         self.send(|reply| GroupOperation::FetchOffsets { group, require_stable: true, reply }).await.unwrap()
     }
 
     /// The committed offset of the one partition; -1 without one.
-    async fn committed(&self) -> i64 {
+    pub async fn committed(&self) -> i64 {
         let fetched = self.fetch_offsets().await;
         assert_eq!(fetched.error_code, ErrorCode::None);
         fetched.topics.first().map_or(-1, |topic| topic.partitions[0].committed_offset.0)

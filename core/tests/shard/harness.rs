@@ -106,9 +106,13 @@ impl<E: Env> Broker<E> {
     }
 
     /// The next thing that the control thread is told.
-    #[expect(clippy::await_holding_refcell_ref, reason = "one task of a scenario listens")]
     pub async fn next_change(&self) -> PartitionChange {
-        self.events.borrow_mut().recv().await.unwrap().change
+        self.next_event().await.change
+    }
+
+    #[expect(clippy::await_holding_refcell_ref, reason = "one task of a scenario listens")]
+    pub async fn next_event(&self) -> ShardEvent {
+        self.events.borrow_mut().recv().await.unwrap()
     }
 
     pub fn no_change(&self) -> bool {
