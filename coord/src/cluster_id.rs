@@ -1,7 +1,10 @@
 //! The cluster id: minted once per volume, by whoever comes first.
+//!
+//! Nothing depends on it but what clients are told. So a damaged one stops nobody: it is left as it is, and clients see
+//! [`ClusterId::unreadable`] until somebody restores or removes it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use kaas_proto::format::cluster_id::{ClusterId, LIMIT_BYTES};
@@ -12,17 +15,12 @@ use kaas_proto::layout::{CLUSTER_DIRECTORY, CLUSTER_ID_FILE};
 pub enum ClusterIdError {
     #[error("could not {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    #[error(
-        "{path} holds '{content}', which is no cluster id (22 characters of base64url): restore it, or remove the file to \
-         let kaas mint another one"
-    )]
-    Invalid { path: PathBuf, content: String },
 }
 
 /// The id of the volume, minted if it has none. `__cluster` exists. Blocks.
 ///
 /// # Errors
-/// The volume refused, or holds something else.
+/// The volume refused.
 pub fn load_or_create(root: &Path) -> Result<ClusterId, ClusterIdError> {
     let directory = root.join(CLUSTER_DIRECTORY);
     let path = directory.join(CLUSTER_ID_FILE);
@@ -34,7 +32,7 @@ pub fn load_or_create(root: &Path) -> Result<ClusterId, ClusterIdError> {
         Ok(file) => fill(file, &directory).map_err(failed("create"))?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             // Whoever created it ended before the id was in it.
-            if fs::read(&path).map_err(failed("read"))?.is_empty() {
+            if path.is_file() && read(&path).map_err(failed("read"))?.is_empty() {
                 let temporary = directory.join(format!("{CLUSTER_ID_FILE}.{}", ClusterId::random()));
                 let file = File::create(&temporary).map_err(failed("create"))?;
                 fill(file, &directory).map_err(failed("create"))?;
@@ -45,11 +43,26 @@ pub fn load_or_create(root: &Path) -> Result<ClusterId, ClusterIdError> {
         Err(error) => return Err(failed("create")(error)),
     }
     // Read by name whoever wrote it: of two that race, both use what stayed.
-    let content = fs::read(&path).map_err(failed("read"))?;
-    ClusterId::decode(&content).map_err(|_| {
-        let content = String::from_utf8_lossy(&content[..content.len().min(LIMIT_BYTES)]).trim().to_owned();
-        ClusterIdError::Invalid { path, content }
-    })
+    if path.is_dir() {
+        tracing::warn!(path = %path.display(), "a directory is in the place of the cluster id: remove it; clients are told another id");
+        return Ok(ClusterId::unreadable());
+    }
+    let content = read(&path).map_err(failed("read"))?;
+    Ok(ClusterId::decode(&content).unwrap_or_else(|error| {
+        let content = String::from_utf8_lossy(&content);
+        tracing::warn!(
+            path = %path.display(), content = content.trim(),
+            "{error}: restore it, or remove the file to let kaas mint another one; clients are told another id"
+        );
+        ClusterId::unreadable()
+    }))
+}
+
+/// As much as an id has, and a little more to tell it from something else.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    File::open(path)?.take(LIMIT_BYTES as u64).read_to_end(&mut content)?;
+    Ok(content)
 }
 
 fn fill(mut file: File, directory: &Path) -> io::Result<()> {
@@ -89,11 +102,18 @@ mod tests {
     }
 
     #[test]
-    fn something_else_is_refused() {
+    fn something_else_is_left_alone_and_stops_nobody() {
         let root = tempfile::tempdir().unwrap();
-        fs::create_dir(root.path().join(CLUSTER_DIRECTORY)).unwrap();
-        fs::write(root.path().join(CLUSTER_DIRECTORY).join(CLUSTER_ID_FILE), "my-cluster").unwrap();
-        let error = load_or_create(root.path()).unwrap_err().to_string();
-        assert!(error.contains("my-cluster") && error.contains("22 characters"), "{error}");
+        let path = root.path().join(CLUSTER_DIRECTORY).join(CLUSTER_ID_FILE);
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        for content in ["my-cluster".to_owned(), "x".repeat(100_000), "AAAA\n".to_owned()] {
+            fs::write(&path, &content).unwrap();
+            assert_eq!(load_or_create(root.path()).unwrap(), ClusterId::unreadable());
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        }
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert_eq!(load_or_create(root.path()).unwrap(), ClusterId::unreadable());
+        assert!(path.is_dir());
     }
 }

@@ -24,6 +24,12 @@ impl ClusterId {
         Self(TopicId::random())
     }
 
+    /// What clients are told while the volume's own id can't be read. Says so itself.
+    #[must_use]
+    pub fn unreadable() -> Self {
+        Self("cluster-id-unreadableA".parse().expect("22 characters of base64url"))
+    }
+
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         format!("{self}\n").into_bytes()
@@ -54,6 +60,7 @@ mod tests {
         let id = ClusterId::decode(b"ASNFZ4mrze_-3LqYdlQyEA\n").unwrap();
         assert_eq!(id.encode(), b"ASNFZ4mrze_-3LqYdlQyEA\n");
         assert_eq!(ClusterId::decode(b"ASNFZ4mrze_-3LqYdlQyEA"), Ok(id));
+        assert_eq!(ClusterId::unreadable().to_string(), "cluster-id-unreadableA");
         let random = ClusterId::random();
         assert_eq!(ClusterId::decode(&random.encode()), Ok(random));
     }

@@ -1,0 +1,109 @@
+//! Which files a real broker holds open: log and fence of what it leads, none of what it does not lead any more.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use kaas_bench::broker::{Broker, BrokerOptions, wait_until};
+use kaas_bench::client::Client;
+use kaas_proto::kafka::messages::DeleteTopicsRequest;
+use kaas_proto::record::BatchBuilder;
+use kaas_proto::types::TimestampMs;
+
+const PARTITIONS: i32 = 40;
+
+fn start(data_dir: &Path) -> Broker {
+    let options = BrokerOptions::new(Path::new(env!("CARGO_BIN_EXE_kaas")), data_dir);
+    let broker = Broker::start(&options.with(&["--shards", "1"])).unwrap();
+    broker.wait_ready().unwrap();
+    broker
+}
+
+/// How many descriptors a process has on files below a directory, by the ending of their names. Unlinked ones end in
+/// ` (deleted)`.
+fn open_files(process: u32, directory: &Path) -> BTreeMap<String, usize> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(format!("/proc/{process}/fd")).unwrap() {
+        let Ok(target) = fs::read_link(entry.unwrap().path()) else { continue };
+        if target.starts_with(directory) && !target.is_dir() {
+            let name = target.file_name().unwrap().to_string_lossy().into_owned();
+            *found.entry(name.rsplit('.').next().unwrap().to_owned()).or_default() += 1;
+        }
+    }
+    found
+}
+
+/// Waits until exactly these are open: handles that are let go are closed in the background.
+fn wait_for_open(broker: &Broker, directory: &Path, expected: &[(&str, usize)]) {
+    let expected: BTreeMap<_, _> = expected.iter().map(|&(ending, count)| (ending.to_owned(), count)).collect();
+    let mut open = BTreeMap::new();
+    let waited = wait_until("only what is led is open", || {
+        open = open_files(broker.process_id(), directory);
+        Ok(open == expected)
+    });
+    assert!(waited.is_ok(), "open below {}: {open:?}, expected: {expected:?}", directory.display());
+}
+
+fn produce(client: &mut Client, topic: &str, partition: i32) {
+    let batch = BatchBuilder::new().record(TimestampMs(1_700_000_000_000), None, Some(b"value"));
+    client.produce(topic, partition, batch.build()).unwrap();
+}
+
+#[test]
+fn a_broker_holds_handles_of_what_it_leads_only() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let root = directory.path().canonicalize().unwrap();
+    let slots = root.join("__cluster");
+    let [kept, deleted] = ["kept", "deleted"].map(|topic| root.join(topic));
+    let led = usize::try_from(PARTITIONS).unwrap();
+
+    let broker = start(&root);
+    let mut client = Client::connect(broker.kafka()).unwrap();
+    for topic in ["kept", "deleted"] {
+        client.create_topic(topic, PARTITIONS, &[]).unwrap();
+    }
+    // One fence each; a log only where something was written.
+    for topic in [&kept, &deleted] {
+        wait_for_open(&broker, topic, &[("fence", led)]);
+    }
+    wait_for_open(&broker, &slots, &[("fence", 50)]);
+    for partition in 0..3 {
+        produce(&mut client, "kept", partition);
+        produce(&mut client, "deleted", partition);
+    }
+    for topic in [&kept, &deleted] {
+        wait_for_open(&broker, topic, &[("fence", led), ("log", 3)]);
+    }
+    // A topic that is deleted: nothing, neither below its name nor where it was moved to.
+    let request = DeleteTopicsRequest {
+        topic_names: vec!["deleted".into()],
+        timeout_ms: 60_000,
+        ..DeleteTopicsRequest::default()
+    };
+    client.call(5, &request).unwrap();
+    wait_until("the directory is gone", || Ok(!deleted.exists())).unwrap();
+    wait_for_open(&broker, &root, &[("fence", led + 50), ("log", 3)]);
+    wait_until("what was renamed aside is removed", || {
+        Ok(fs::read_dir(&root)?.flatten().all(|entry| !entry.file_name().to_string_lossy().starts_with(".deleting")))
+    })
+    .unwrap();
+    assert!(broker.stop().unwrap().success());
+
+    // A start opens no log: what was written is read by the end of its segment only, and closed again.
+    let broker = start(&root);
+    wait_for_open(&broker, &kept, &[("fence", led)]);
+    let mut client = Client::connect(broker.kafka()).unwrap();
+    client.wait_for_leaders("kept", PARTITIONS).unwrap();
+    // An older segment is opened when somebody reads it.
+    let read = client.fetch("kept", 1, kaas_proto::types::Offset(0), 0).unwrap();
+    assert!(!read.responses[0].partitions[0].records.is_empty());
+    wait_for_open(&broker, &kept, &[("fence", led), ("log", 1)]);
+    // A second broker takes over: the first has to let go of everything before it ends.
+    let second = start(&root);
+    let mut first = broker;
+    assert!(!first.wait().unwrap().success());
+    wait_for_open(&second, &kept, &[("fence", led)]);
+    assert!(second.stop().unwrap().success());
+}
