@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::deadline;
 use crate::fetch_session::FetchSessions;
 use crate::limits::{ADMIN_TIMEOUT_MAX, Limits};
+use crate::log_limit::{LogLimit, Suppressed};
 use crate::memory::{Lease, MemoryBudget, RequestMemory};
 use crate::metrics::{Bound, NetMetrics};
 use crate::route::Router;
@@ -31,6 +32,7 @@ pub(crate) struct ShardContext {
     pub(crate) config: Arc<BrokerConfig>,
     pub(crate) limits: Limits,
     pub(crate) metrics: Rc<NetMetrics>,
+    pub(crate) log_limit: LogLimit,
     pub(crate) request_memory: RequestMemory,
     pub(crate) response_memory: MemoryBudget,
     pub(crate) fetch_sessions: RefCell<FetchSessions>,
@@ -62,6 +64,7 @@ impl ShardContext {
             fetch_sessions: RefCell::new(FetchSessions::new(sessions, shard, router.shards())),
             request_memory: RequestMemory::new(limits.shard_request_bytes),
             response_memory: MemoryBudget::new(limits.shard_response_bytes),
+            log_limit: LogLimit::default(),
             scratch: RefCell::new(vec![0; crate::limits::SCRATCH_BYTES].into()),
             router,
             config,
@@ -76,6 +79,15 @@ impl ShardContext {
     /// The cluster as it is now.
     pub(crate) fn view(&self) -> Arc<ClusterView> {
         Arc::clone(&self.view.borrow())
+    }
+
+    /// Whether a line about this cause is to be logged, and not only counted.
+    pub(crate) fn may_log(&self, cause: &'static str) -> bool {
+        let may = self.log_limit.admits(cause, now());
+        if !may {
+            self.metrics.suppressed_line(cause);
+        }
+        may
     }
 
     /// Completes when the broker begins to stop.
@@ -166,6 +178,13 @@ pub(crate) trait Handle: Request {
 /// How long an administrative request may take, as its client asks for within bounds.
 pub(crate) fn admin_timeout(timeout_ms: i32) -> Duration {
     Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0)).min(ADMIN_TIMEOUT_MAX)
+}
+
+/// Tells how many lines were not logged.
+pub(crate) fn tell(suppressed: Vec<Suppressed>) {
+    for Suppressed { cause, lines } in suppressed {
+        tracing::warn!(cause, lines, "more of the same was not logged");
+    }
 }
 
 /// The monotonic clock.

@@ -29,6 +29,10 @@ pub(crate) const FETCH_FLOOR_BYTES: usize = 64 * 1024;
 pub(crate) const ACCEPT_BACKLOG: i32 = 1024;
 /// How long accepting rests after an error such as too many open files.
 pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// Lines that are logged about one cause, such as connections that end for one reason, per shard and interval.
+pub(crate) const LOG_LINES_PER_CAUSE: u32 = 10;
+/// After this time what was not logged of a cause is told in one line, and the cause has its lines again.
+pub(crate) const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a metadata request waits for the topic that it creates.
 pub(crate) const AUTO_CREATE_WAIT: Duration = Duration::from_secs(2);
 /// The longest that a client may make an administrative request wait, whatever it asks for.

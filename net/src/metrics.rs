@@ -36,6 +36,9 @@ pub const SENDS: MetricName = counter("kaas_socket_sends_total", "System calls t
 /// A bound was reached, by bound.
 pub const BOUND_REACHED: MetricName =
     counter("kaas_net_bound_reached_total", "How often a bound of the network side was reached, by bound.");
+/// Log lines that were only counted, by cause.
+pub const SUPPRESSED_LINES: MetricName =
+    counter("kaas_log_lines_suppressed_total", "Log lines about clients that were only counted, by cause.");
 /// Open fetch sessions.
 pub const FETCH_SESSIONS: MetricName =
     MetricName { name: "kaas_fetch_sessions", help: "Open fetch sessions (KIP-227).", kind: MetricKind::Gauge };
@@ -55,7 +58,7 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::ConnectionRequests => "connection_requests",
             Self::ShardRequestBytes => "shard_request_bytes",
@@ -83,6 +86,7 @@ pub struct NetMetrics {
     accepted: RefCell<BTreeMap<String, u64>>,
     closed: RefCell<BTreeMap<&'static str, u64>>,
     bounds: RefCell<BTreeMap<Bound, u64>>,
+    suppressed_lines: RefCell<BTreeMap<&'static str, u64>>,
     pub(crate) connections: Cell<usize>,
     pub(crate) fetch_sessions: Cell<usize>,
     pub(crate) received_bytes: Cell<u64>,
@@ -124,6 +128,10 @@ impl NetMetrics {
         *self.bounds.borrow_mut().entry(bound).or_default() += 1;
     }
 
+    pub(crate) fn suppressed_line(&self, cause: &'static str) {
+        *self.suppressed_lines.borrow_mut().entry(cause).or_default() += 1;
+    }
+
     /// Adds everything to a shard's snapshot.
     pub fn add_to(&self, snapshot: &mut ShardMetrics) {
         #[expect(clippy::cast_precision_loss, reason = "Prometheus counts in floating point")]
@@ -138,6 +146,9 @@ impl NetMetrics {
         }
         for (reason, count) in &*self.closed.borrow() {
             value(CLOSED, vec![("reason", (*reason).to_owned())], *count);
+        }
+        for (cause, count) in &*self.suppressed_lines.borrow() {
+            value(SUPPRESSED_LINES, vec![("cause", (*cause).to_owned())], *count);
         }
         for (bound, count) in &*self.bounds.borrow() {
             value(BOUND_REACHED, vec![("bound", bound.label().to_owned())], *count);

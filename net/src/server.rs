@@ -17,7 +17,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::activity;
 use crate::close_reason::CloseReason;
 use crate::connection::Connection;
-use crate::context::{Client, ContextParts, ShardContext, now};
+use crate::context::{Client, ContextParts, ShardContext, now, tell};
 use crate::deadline::Deadline;
 use crate::limits::{ACCEPT_RETRY, Limits};
 use crate::listener::{BoundListener, ShardListener};
@@ -76,6 +76,7 @@ impl Server {
         let grace = Deadline::after(running.context.limits.stop_grace);
         running.stop(grace).await;
         sweeping.cancel().await;
+        tell(running.context.log_limit.take_all());
         grace.cut(running.counter.none_open()).await;
     }
 }
@@ -96,7 +97,9 @@ impl Running {
                 Ok(socket) => self.admit(socket, &listener.name),
                 Err(error) => {
                     // Out of descriptors, most likely: to try again at once would only burn the shard's time.
-                    tracing::warn!(listener = &*listener.name, %error, "accepting a connection failed");
+                    if self.context.may_log("accept_failed") {
+                        tracing::warn!(listener = &*listener.name, %error, "accepting a connection failed");
+                    }
                     glommio::timer::sleep(ACCEPT_RETRY).await;
                 }
             }
@@ -109,7 +112,9 @@ impl Running {
             Ok(admission) => admission,
             Err(bound) => {
                 self.context.metrics.reached(bound);
-                tracing::warn!(%peer, listener = &**listener, "refused the connection: {}", describe(bound));
+                if self.context.may_log(bound.label()) {
+                    tracing::warn!(%peer, listener = &**listener, "refused the connection: {}", describe(bound));
+                }
                 return;
             }
         };
@@ -126,7 +131,7 @@ impl Running {
             let (peer, listener) = (connection.client.peer, &*connection.client.listener);
             if reason.is_ordinary() {
                 tracing::debug!(%peer, listener, "closed the connection: {reason}");
-            } else {
+            } else if running.context.may_log(reason.label()) {
                 tracing::warn!(%peer, listener, "closed the connection: {reason}");
             }
             running.connections.borrow_mut().remove(&id);
@@ -147,6 +152,7 @@ impl Running {
         loop {
             glommio::timer::sleep(interval).await;
             let now = now();
+            tell(self.context.log_limit.take_ended(now));
             for connection in self.connections.borrow().values() {
                 if let Some(reason) = connection.activity.overdue(now, &self.context.limits) {
                     connection.close(reason);

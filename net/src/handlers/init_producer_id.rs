@@ -22,8 +22,11 @@ impl Handle for InitProducerIdRequest {
             None => {}
             Some(id) if id.is_empty() => return refused(ErrorCode::InvalidRequest),
             Some(id) => {
-                tracing::warn!(peer = %call.client.peer, transactional_id = &**id,
-                    "refused a transactional producer: kaas has no transactions yet");
+                if call.shard.may_log("transactional_id") {
+                    let peer = call.client.peer;
+                    tracing::warn!(%peer, transactional_id = &**id,
+                        "refused a transactional producer: kaas has no transactions yet");
+                }
                 return refused(ErrorCode::TransactionalIdAuthorizationFailed);
             }
         }
@@ -31,7 +34,9 @@ impl Handle for InitProducerIdRequest {
         match call.shard.router.ask(ALLOCATOR, allocate).await {
             Some(Ok(producer_id)) => InitProducerIdResponse { producer_id, ..Default::default() },
             Some(Err(error)) => {
-                tracing::warn!(%error, "no producer id");
+                if call.shard.may_log("no_producer_id") {
+                    tracing::warn!(%error, "no producer id");
+                }
                 refused(error.code())
             }
             None => refused(ErrorCode::CoordinatorNotAvailable),

@@ -37,6 +37,21 @@ fn lengths_that_can_not_be_are_refused_at_once() {
     works(&broker);
 }
 
+/// However many connections misbehave, the log has some lines about each cause; the counters have all.
+#[test]
+fn lines_of_the_log_are_limited_by_cause() {
+    let broker = Broker::start();
+    for _ in 0..100 {
+        let mut client = broker.client();
+        client.send_raw(&u32::MAX.to_be_bytes());
+        client.assert_closed();
+    }
+    eventually("all are counted", || closed(&broker, "request_length") == 100.0);
+    let suppressed = |cause| broker.counted("kaas_log_lines_suppressed_total", cause);
+    assert!(suppressed("request_length") >= 100.0 - 2.0 * 10.0, "ten lines for each of two shards");
+    assert_eq!(suppressed("idle"), 0.0);
+}
+
 #[test]
 fn other_protocols_are_recognised() {
     let broker = Broker::start();
