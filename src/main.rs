@@ -76,7 +76,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
     let admin_address = admin_listener.local_addr()?;
     let addresses: Vec<_> =
         listeners[0].iter().map(|listener| (Arc::clone(&listener.name), listener.address)).collect();
-    let config = Arc::new(options.config);
+    let config = Arc::new(options.config_of_bound(&listeners[0]));
     let prepared = standalone::prepare(StandaloneOptions {
         broker: options.broker,
         listeners: options.advertised,

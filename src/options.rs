@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
-use kaas_net::listener::NamedAddress;
+use kaas_net::listener::{BoundListener, NamedAddress};
 use kaas_proto::config::Effect;
 use kaas_proto::config::broker::{BROKER_CONFIGS, BrokerConfig, Origin};
 use kaas_proto::types::BrokerId;
@@ -216,14 +216,12 @@ impl Options {
         let advertised = advertised(&self.listen, &self.advertise)?;
         let mut settings = settings_of_variable(&variable(SETTINGS).unwrap_or_default())?;
         settings.extend(self.set);
-        let shown = |addresses: &[NamedAddress]| addresses.iter().map(listener_url).collect::<Vec<_>>().join(",");
         let mut config =
             BrokerConfig::resolve(settings.iter().map(|setting| (setting.name.as_str(), setting.value.as_str())))?
                 .with_option("broker.id", self.broker_id.to_string())
-                .with_option("node.id", self.broker_id.to_string())
-                .with_option("listeners", shown(&self.listen));
+                .with_option("node.id", self.broker_id.to_string());
         if !self.advertise.is_empty() {
-            config = config.with_option("advertised.listeners", shown(&self.advertise));
+            config = config.with_option("advertised.listeners", listener_urls(&self.advertise));
         }
         let mode = match self.data_dir {
             Some(directory) => {
@@ -267,7 +265,22 @@ fn advertised(listen: &[NamedAddress], advertise: &[NamedAddress]) -> Result<Vec
     Ok(listeners.collect())
 }
 
-/// As Kafka writes a listener.
+impl Checked {
+    /// The configuration with the addresses that were really bound: port 0 has become another one.
+    pub(crate) fn config_of_bound(&self, bound: &[BoundListener]) -> BrokerConfig {
+        let real = self.listen.iter().map(|listen| {
+            let bound = bound.iter().find(|bound| bound.name == listen.name).expect("every listener is bound");
+            NamedAddress { port: bound.address.port(), ..listen.clone() }
+        });
+        self.config.clone().with_option("listeners", listener_urls(&real.collect::<Vec<_>>()))
+    }
+}
+
+/// As Kafka writes a list of listeners.
+fn listener_urls(addresses: &[NamedAddress]) -> String {
+    addresses.iter().map(listener_url).collect::<Vec<_>>().join(",")
+}
+
 fn listener_url(address: &NamedAddress) -> String {
     let NamedAddress { name, host, port } = address;
     if host.contains(':') { format!("{name}://[{host}]:{port}") } else { format!("{name}://{host}:{port}") }
@@ -347,6 +360,8 @@ fn settings_help() -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+    use kaas_net::listener;
+
     use super::*;
 
     fn parse(arguments: &[&str]) -> Result<Options, String> {
@@ -391,9 +406,12 @@ mod tests {
         assert_eq!(checked.mode, Mode::Standalone("/d".into()));
         assert_eq!(&*checked.listen[0].host, "::1");
         assert_eq!(checked.advertised[1].advertised, Some(("kaas.example".into(), 19)));
-        let entries = checked.config.entries();
+        let bound =
+            listener::bind(&["A=127.0.0.1:0", "B=127.0.0.1:0"].map(|address| address.parse().unwrap()), 1).unwrap();
+        let entries = checked.config_of_bound(&bound[0]).entries();
         let value = |name: &str| entries.iter().find(|entry| entry.definition.name == name).unwrap().value.clone();
-        assert_eq!(value("listeners").unwrap(), "A://[::1]:0,B://0.0.0.0:9");
+        let [a, b] = [0, 1].map(|listener| bound[0][listener].address.port());
+        assert_eq!(value("listeners").unwrap(), format!("A://[::1]:{a},B://0.0.0.0:{b}"), "the ports are real ones");
         assert_eq!(value("advertised.listeners").unwrap(), "B://kaas.example:19");
         assert_eq!((value("log.dirs").unwrap().as_str(), value("broker.id").unwrap().as_str()), ("/d", "1"));
     }
