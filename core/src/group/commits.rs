@@ -34,6 +34,14 @@ use super::state::Group;
 const GROUPS_PER_SWEEP_TURN: usize = 500;
 const SWEEP_TURN_INTERVAL: Duration = Duration::from_millis(10);
 
+/// What a commit adds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Growth {
+    offsets: usize,
+    /// Of texts.
+    bytes: usize,
+}
+
 /// What the members of a group read.
 #[derive(Debug, PartialEq, Eq)]
 enum Subscription {
@@ -69,6 +77,7 @@ impl Slot {
             return;
         }
         self.journal.push(Write { group: id, records, then: Then::Commit { reply, response } });
+        self.report_usage();
     }
 
     fn check_commit(&mut self, now: Now, id: &GroupId, request: &OffsetCommitRequest) -> Result<(), GroupError> {
@@ -84,20 +93,43 @@ impl Slot {
         }
         let offsets: usize = request.topics.iter().map(|topic| topic.partitions.len()).sum();
         let (usage, limits) = (self.shared.usage(), self.shared.config.limits);
-        let mut counters = self.shared.counters.borrow_mut();
-        if offsets > limits.partitions_per_request || usage.offsets + offsets > limits.offsets {
-            counters.offsets_over_limit += 1;
+        let growth = self.growth(id, request);
+        if offsets > limits.partitions_per_request
+            || growth.offsets > 0 && usage.offsets + growth.offsets > limits.offsets
+        {
+            self.shared.counters.borrow_mut().offsets_over_limit += 1;
             return Err(GroupError::InvalidCommitOffsetSize);
         }
+        self.check_held_bytes(growth.bytes)?;
+        let mut counters = self.shared.counters.borrow_mut();
         if self.ledger.group(id).is_none() && usage.durable_groups >= limits.durable_groups {
             counters.groups_over_limit += 1;
             return Err(GroupError::CoordinatorNotAvailable);
         }
-        if self.journal.queued_bytes() >= limits.queued_bytes {
+        if usage.queued_bytes >= limits.queued_bytes {
             counters.queue_over_limit += 1;
             return Err(GroupError::CoordinatorNotAvailable);
         }
         Ok(())
+    }
+
+    /// What a commit adds to what the group has: mostly it takes the place of a former one.
+    fn growth(&self, id: &GroupId, request: &OffsetCommitRequest) -> Growth {
+        let durable = self.ledger.group(id);
+        let mut growth = Growth { offsets: 0, bytes: if durable.is_none() { id.as_str().len() } else { 0 } };
+        for topic in &request.topics {
+            let mut is_new_topic = true;
+            for partition in &topic.partitions {
+                let bytes = partition.committed_metadata.as_ref().map_or(0, |metadata| metadata.len());
+                let former =
+                    durable.and_then(|has| has.offsets.get(&topic.name, topic.topic_id, partition.partition_index));
+                is_new_topic &= former.is_none();
+                growth.offsets += usize::from(former.is_none());
+                growth.bytes += bytes.saturating_sub(former.map_or(0, |former| former.metadata.len()));
+            }
+            growth.bytes += if is_new_topic { topic.name.len() } else { 0 };
+        }
+        growth
     }
 
     pub(super) fn fetch_offsets(&self, request: &OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
@@ -155,13 +187,14 @@ impl Slot {
         });
         let records = vec![SlotRecord::OffsetsDeleted { group: id.clone(), topics: gone.collect() }];
         self.journal.push(Write { group: id, records, then: Then::DeleteOffsets { reply, response } });
+        self.report_usage();
     }
 
     fn check_delete_offsets(&self, id: &GroupId) -> Result<Subscription, GroupError> {
         if !self.exists(id) || self.deleting.contains(id) {
             return Err(GroupError::GroupIdNotFound);
         }
-        if self.journal.queued_bytes() >= self.shared.config.limits.queued_bytes {
+        if self.shared.usage().queued_bytes >= self.shared.config.limits.queued_bytes {
             self.shared.counters.borrow_mut().queue_over_limit += 1;
             return Err(GroupError::CoordinatorNotAvailable);
         }

@@ -58,7 +58,10 @@ pub struct GroupLimits {
     pub partitions_per_request: usize,
     /// JoinGroup and SyncGroup requests that wait, per shard.
     pub parked_requests: usize,
-    /// Bytes that wait to be written, per slot. Commits beyond are refused as retriable.
+    /// Bytes of all texts and blobs that clients have the groups remember, per shard: names, subscriptions, assignments,
+    /// metadata of offsets. What would add more is refused as retriable; who has a place keeps it.
+    pub held_bytes: usize,
+    /// Bytes that wait to be written, per shard. Commits beyond are refused as retriable.
     pub queued_bytes: usize,
     /// Bytes of subscriptions and assignments of one group: they must fit one record.
     pub membership_bytes: usize,
@@ -77,6 +80,7 @@ impl Default for GroupLimits {
             offsets: 4_000_000,
             partitions_per_request: 1_000_000,
             parked_requests: 100_000,
+            held_bytes: 256 << 20,
             queued_bytes: 64 << 20,
             membership_bytes: 16 << 20,
             protocols: 100,

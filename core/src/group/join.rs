@@ -48,6 +48,12 @@ impl JoinRequest {
         Ok(())
     }
 
+    /// Bytes of texts and blobs that the group holds for a member that joins like this.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        MemberId::MAX_BYTES + self.protocol_type.as_str().len() + self.profile("".into()).bytes()
+    }
+
     fn profile(&self, id: MemberId) -> MemberProfile {
         MemberProfile {
             id,

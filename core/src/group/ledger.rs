@@ -17,7 +17,16 @@ const OFFSETS_RECORD_BYTES: usize = 256 << 10;
 pub struct DurableGroup {
     /// The outcome of its last rebalance, if it ever had one.
     pub metadata: Option<Rc<GroupMetadata>>,
+    metadata_bytes: usize,
     pub offsets: GroupOffsets,
+}
+
+impl DurableGroup {
+    /// Bytes of its texts and blobs.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.metadata_bytes + self.offsets.bytes()
+    }
 }
 
 /// The durable groups of a slot.
@@ -25,6 +34,7 @@ pub struct DurableGroup {
 pub struct Ledger {
     groups: BTreeMap<GroupId, DurableGroup>,
     offset_count: usize,
+    bytes: usize,
 }
 
 impl Ledger {
@@ -38,6 +48,7 @@ impl Ledger {
                 topics.iter().for_each(|topic| durable.offsets.delete(topic));
             }),
             SlotRecord::GroupStored { group, metadata } => self.change(group, |durable| {
+                durable.metadata_bytes = metadata.bytes();
                 durable.metadata = Some(Rc::clone(metadata));
             }),
             SlotRecord::GroupDeleted { group } => self.change(group, |durable| *durable = DurableGroup::default()),
@@ -46,11 +57,18 @@ impl Ledger {
     }
 
     fn change(&mut self, id: &GroupId, change: impl FnOnce(&mut DurableGroup)) {
-        let group = self.groups.entry(id.clone()).or_default();
+        let bytes = &mut self.bytes;
+        let group = self.groups.entry(id.clone()).or_insert_with(|| {
+            *bytes += id.as_str().len();
+            DurableGroup::default()
+        });
         self.offset_count -= group.offsets.len();
+        *bytes -= group.bytes();
         change(group);
         self.offset_count += group.offsets.len();
+        *bytes += group.bytes();
         if group.metadata.is_none() && group.offsets.is_empty() {
+            *bytes -= id.as_str().len();
             self.groups.remove(id);
         }
     }
@@ -79,6 +97,12 @@ impl Ledger {
     #[must_use]
     pub fn offset_count(&self) -> usize {
         self.offset_count
+    }
+
+    /// Bytes of the texts and blobs of all groups.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The group as a snapshot writes it; nothing for one that does not exist any more.

@@ -26,6 +26,14 @@ pub struct GroupMetadata {
 }
 
 impl GroupMetadata {
+    /// Bytes of its texts and blobs.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let names = [&self.protocol_type, &self.protocol];
+        let names: usize = names.into_iter().flatten().map(|name| name.as_str().len()).sum();
+        names + self.members.iter().map(MemberProfile::bytes).sum::<usize>()
+    }
+
     /// Whether the state machine can go on from here.
     ///
     /// # Errors

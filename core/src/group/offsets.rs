@@ -52,6 +52,7 @@ pub enum Expiry {
 pub struct GroupOffsets {
     topics: BTreeMap<Rc<str>, TopicOffsets>,
     count: usize,
+    bytes: usize,
 }
 
 impl GroupOffsets {
@@ -66,6 +67,12 @@ impl GroupOffsets {
         self.count == 0
     }
 
+    /// Bytes of the names of topics and of the offsets' metadata.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// In order of name.
     pub fn topics(&self) -> impl Iterator<Item = &TopicOffsets> {
         self.topics.values()
@@ -76,20 +83,24 @@ impl GroupOffsets {
         if commit.partitions.is_empty() {
             return;
         }
-        let topic = self.topics.entry(Rc::clone(&commit.name)).or_insert_with(|| TopicOffsets {
-            name: Rc::clone(&commit.name),
-            id: commit.id,
-            partitions: BTreeMap::new(),
+        let bytes = &mut self.bytes;
+        let topic = self.topics.entry(Rc::clone(&commit.name)).or_insert_with(|| {
+            *bytes += commit.name.len();
+            TopicOffsets { name: Rc::clone(&commit.name), id: commit.id, partitions: BTreeMap::new() }
         });
         self.count -= topic.partitions.len();
         if !same_incarnation(topic.id, commit.id) {
+            *bytes -= topic.partitions.values().map(|offset| offset.metadata.len()).sum::<usize>();
             topic.partitions.clear();
         }
         if commit.id != TopicId::ZERO {
             topic.id = commit.id;
         }
         for (&partition, offset) in &commit.partitions {
-            topic.partitions.insert(partition, offset.clone());
+            *bytes += offset.metadata.len();
+            if let Some(former) = topic.partitions.insert(partition, offset.clone()) {
+                *bytes -= former.metadata.len();
+            }
         }
         self.count += topic.partitions.len();
     }
@@ -109,10 +120,13 @@ impl GroupOffsets {
         }
         self.count -= topic.partitions.len();
         for partition in &request.partitions {
-            topic.partitions.remove(partition);
+            if let Some(former) = topic.partitions.remove(partition) {
+                self.bytes -= former.metadata.len();
+            }
         }
         self.count += topic.partitions.len();
         if topic.partitions.is_empty() {
+            self.bytes -= request.name.len();
             self.topics.remove(&request.name);
         }
     }

@@ -76,6 +76,8 @@ pub struct Slot {
     alarms: BTreeSet<(MonotonicTime, GroupId)>,
     /// Members of all live groups, with those that are about to become some.
     members: usize,
+    /// Bytes of the texts and blobs of all live groups.
+    live_bytes: usize,
     parked: HashMap<Waiter, Parked>,
     waiters: u64,
     /// Groups whose deletion is on its way. Nothing may begin in them.
@@ -100,6 +102,7 @@ impl Slot {
             live: BTreeMap::new(),
             alarms: BTreeSet::new(),
             members: 0,
+            live_bytes: 0,
             parked: HashMap::new(),
             waiters: 0,
             deleting: BTreeSet::new(),
@@ -157,7 +160,19 @@ impl Slot {
             self.shared.counters.borrow_mut().members_over_limit += 1;
             return Err(GroupError::CoordinatorNotAvailable);
         }
+        let member = join.member_id.as_ref().and_then(|member| self.live.get(id)?.group.members().get(member));
+        let growth = join.bytes().saturating_sub(member.map_or(0, |member| member.profile.bytes()));
+        self.check_held_bytes(growth)?;
         self.check_parking()
+    }
+
+    /// Whether groups may hold so many more bytes.
+    pub(super) fn check_held_bytes(&self, growth: usize) -> Result<(), GroupError> {
+        if growth > 0 && self.shared.usage().held_bytes + growth > self.shared.config.limits.held_bytes {
+            self.shared.counters.borrow_mut().bytes_over_limit += 1;
+            return Err(GroupError::CoordinatorNotAvailable);
+        }
+        Ok(())
     }
 
     fn check_parking(&self) -> Result<(), GroupError> {
@@ -170,8 +185,9 @@ impl Slot {
 
     pub(super) fn sync(&mut self, now: Now, request: &SyncGroupRequest, reply: oneshot::Sender<SyncGroupResponse>) {
         let id = GroupId::from(&*request.group_id);
+        let assigned = request.assignments.iter().map(|assignment| assignment.assignment.len()).sum();
         let known = if self.live.contains_key(&id) { self.check_parking() } else { Err(GroupError::UnknownMemberId) };
-        if let Err(error) = known {
+        if let Err(error) = known.and_then(|()| self.check_held_bytes(assigned)) {
             let _ = reply.send(answer::sync(Err(error)));
             return;
         }
@@ -223,7 +239,9 @@ impl Slot {
 
     /// The next batch for the log.
     pub fn next_batch(&mut self, now: Now) -> Option<bytes::Bytes> {
-        self.journal.next_batch(&self.ledger, now.wall)
+        let batch = self.journal.next_batch(&self.ledger, now.wall);
+        self.report_usage();
+        batch
     }
 
     /// The oldest batch on its way has ended: what it wrote takes effect, in the order of the log.
@@ -276,7 +294,8 @@ impl Slot {
             self.step(now, &id, |group, step| group.end(step, error));
         }
         debug_assert!(self.parked.is_empty(), "{} requests have no group", self.parked.len());
-        debug_assert!(self.live.is_empty() && self.alarms.is_empty() && self.members == 0, "every group is over");
+        debug_assert!(self.live.is_empty() && self.alarms.is_empty(), "every group is over");
+        debug_assert!(self.members == 0 && self.live_bytes == 0, "nothing is left of them");
         self.ledger = Ledger::default();
         self.report_usage();
     }
@@ -297,7 +316,8 @@ impl Slot {
 
     /// One step of a group's state machine, with all that follows from it.
     pub(super) fn step<T>(&mut self, now: Now, id: &GroupId, act: impl FnOnce(&mut Group, &mut Step<'_>) -> T) -> T {
-        let size_before = self.live.get(id).map_or(0, |live| live.group.size());
+        let (size_before, bytes_before) =
+            self.live.get(id).map_or((0, 0), |live| (live.group.size(), live.group.bytes()));
         let live = self.live.entry(id.clone()).or_insert_with(|| {
             let metadata = self.ledger.group(id).and_then(|durable| durable.metadata.as_ref());
             let group = match metadata {
@@ -313,6 +333,7 @@ impl Slot {
         let value = act(&mut live.group, &mut step);
         drop(counters);
         self.members = self.members + live.group.size() - size_before;
+        self.live_bytes = self.live_bytes + live.group.bytes() - bytes_before;
 
         let (former, alarm) = (live.alarm, live.group.alarm());
         if former != alarm {
@@ -432,6 +453,7 @@ impl Slot {
     fn drop_group(&mut self, id: &GroupId) {
         let Some(Live { group, alarm }) = self.live.remove(id) else { return };
         self.members -= group.size();
+        self.live_bytes -= group.bytes();
         if let Some(alarm) = alarm {
             self.alarms.remove(&(alarm, id.clone()));
         }
@@ -445,13 +467,15 @@ impl Slot {
     }
 
     /// Keeps the sums over all slots right.
-    fn report_usage(&mut self) {
+    pub(super) fn report_usage(&mut self) {
         let usage = Usage {
             active_groups: self.live.len(),
             members: self.members,
             durable_groups: self.ledger.group_count(),
             offsets: self.ledger.offset_count(),
             parked_requests: self.parked.len(),
+            held_bytes: self.live_bytes + self.ledger.bytes(),
+            queued_bytes: self.journal.queued_bytes(),
         };
         self.shared.replace(self.reported, usage);
         self.reported = usage;

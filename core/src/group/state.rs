@@ -136,6 +136,14 @@ impl Group {
         self.members.len() + self.pending.len()
     }
 
+    /// Bytes of its texts and blobs, with those of the ids that were handed out.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let names = [&self.protocol_type, &self.protocol];
+        let names: usize = names.into_iter().flatten().map(|name| name.as_str().len()).sum();
+        self.id.as_str().len() + names + self.membership_bytes + self.pending.len() * MemberId::MAX_BYTES
+    }
+
     /// Nobody is in the group or about to be: without offsets there is no reason to keep it.
     #[must_use]
     pub fn is_unused(&self) -> bool {

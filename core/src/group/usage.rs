@@ -18,6 +18,10 @@ pub struct Usage {
     pub durable_groups: usize,
     pub offsets: usize,
     pub parked_requests: usize,
+    /// Of texts and blobs.
+    pub held_bytes: usize,
+    /// Waiting to be written.
+    pub queued_bytes: usize,
 }
 
 /// What happened. Grows only.
@@ -34,6 +38,7 @@ pub struct Counters {
     pub members_over_limit: u64,
     pub offsets_over_limit: u64,
     pub parked_over_limit: u64,
+    pub bytes_over_limit: u64,
     pub queue_over_limit: u64,
 }
 
@@ -58,6 +63,8 @@ const MEMBERS: MetricName = gauge("kaas_group_members", "Members of consumer gro
 const DURABLE: MetricName = gauge("kaas_group_stored_groups", "Consumer groups with offsets or a stored membership.");
 const OFFSETS: MetricName = gauge("kaas_group_offsets", "Committed offsets in memory.");
 const PARKED: MetricName = gauge("kaas_group_parked_requests", "JoinGroup and SyncGroup requests that wait.");
+const HELD_BYTES: MetricName =
+    gauge("kaas_group_held_bytes", "Bytes of names, subscriptions, assignments and metadata that groups hold.");
 const REBALANCES: MetricName = counter("kaas_group_rebalances_total", "Generations that began.");
 const EXPIRED_MEMBERS: MetricName =
     counter("kaas_group_expired_members_total", "Members that were not heard of in time.");
@@ -90,6 +97,8 @@ impl Shared {
             durable_groups: total.durable_groups - former.durable_groups + new.durable_groups,
             offsets: total.offsets - former.offsets + new.offsets,
             parked_requests: total.parked_requests - former.parked_requests + new.parked_requests,
+            held_bytes: total.held_bytes - former.held_bytes + new.held_bytes,
+            queued_bytes: total.queued_bytes - former.queued_bytes + new.queued_bytes,
         });
     }
 
@@ -104,6 +113,7 @@ impl Shared {
         add(DURABLE, usage.durable_groups as u64);
         add(OFFSETS, usage.offsets as u64);
         add(PARKED, usage.parked_requests as u64);
+        add(HELD_BYTES, usage.held_bytes as u64);
         add(REBALANCES, counters.groups.rebalances);
         add(EXPIRED_MEMBERS, counters.groups.expired_members);
         add(COMMITTED, counters.committed_offsets);
@@ -118,6 +128,7 @@ impl Shared {
             ("groups", counters.groups_over_limit),
             ("offsets", counters.offsets_over_limit),
             ("parked_requests", counters.parked_over_limit),
+            ("held_bytes", counters.bytes_over_limit),
             ("queued_bytes", counters.queue_over_limit),
         ] {
             metrics.values.push((REFUSED, vec![("bound", bound.to_owned())], value as f64));

@@ -649,3 +649,36 @@ fn members_are_bounded_over_all_groups() {
         assert_eq!((broker.coordinator.usage().members, broker.coordinator.usage().active_groups), (0, 0));
     });
 }
+
+/// However many groups there are and however much each of them wants to be remembered: who is there already goes on.
+#[test]
+fn bytes_are_bounded_over_all_groups() {
+    let limits = GroupLimits { held_bytes: 3000, ..GroupLimits::default() };
+    Broker::run(GroupConfig { limits, ..config() }, async |broker| {
+        let held = |broker: &Broker| broker.coordinator.usage().held_bytes;
+        assert_eq!(broker.commit(&[(0, 1, &"m".repeat(1000))]).await, [ErrorCode::None]);
+        let with_offset = held(&broker);
+        assert!((1000..1100).contains(&with_offset), "{with_offset}");
+        assert_eq!(broker.commit(&[(0, 2, &"n".repeat(1000))]).await, [ErrorCode::None]);
+        assert_eq!(held(&broker), with_offset, "it has taken the place of the former one");
+        assert_eq!(broker.commit(&[(1, 1, &"m".repeat(2500))]).await, [ErrorCode::CoordinatorNotAvailable]);
+        assert_eq!(broker.commit(&[(0, 3, &"m".repeat(1100))]).await, [ErrorCode::None]);
+
+        let subscribing = |member: &str, bytes: usize| {
+            let mut join = Broker::join_request(member, &[]);
+            join.protocols[0].metadata = vec![7; bytes].into();
+            join
+        };
+        let refused = broker.join(subscribing("", 2500), 3).answer().await;
+        assert_eq!(refused.error_code, ErrorCode::CoordinatorNotAvailable);
+        // With the handshake it is refused when it comes to the point, too.
+        let id = broker.join(subscribing("", 10), 4).answer().await.member_id;
+        let refused = broker.join(subscribing(&id, 2500), 4).answer().await;
+        assert_eq!(refused.error_code, ErrorCode::CoordinatorNotAvailable);
+        let joined = broker.join(subscribing(&id, 100), 4).answer().await;
+        assert_eq!(joined.error_code, ErrorCode::None);
+        assert_eq!(broker.coordinator.counters().bytes_over_limit, 3);
+        broker.pass(DAY).await;
+        assert!(held(&broker) < 1300, "members that are gone hold nothing: {}", held(&broker));
+    });
+}
