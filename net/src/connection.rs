@@ -96,8 +96,8 @@ impl Connection {
             }
             let (received, bytes) = (now(), frame.len());
             self.activity.pause();
-            let begun = dispatch::begin(frame, &self.context, &self.client).await;
-            self.in_flight.push(Pending { reply: begun.reply, request: begun.request, received, bytes, memory });
+            let begun = dispatch::begin(frame, memory, &self.context, &self.client).await;
+            self.in_flight.push(Pending { reply: begun.reply, request: begun.request, received, bytes });
             self.activity.set_requests(self.in_flight.requests());
             if let Some(reason) = begun.end {
                 return self.finish(reason).await;
@@ -225,12 +225,13 @@ struct ResponseBatch {
     close: Option<CloseReason>,
 }
 
-/// A request whose response is ready. Its memory is its own until the response is sent.
+/// A request whose response is ready.
 struct Answered {
     request: Option<RequestKind>,
     received: MonotonicTime,
     bytes: usize,
-    _memory: (Lease, Lease),
+    /// Memory of the response, until it is sent.
+    _memory: Lease,
 }
 
 impl ResponseBatch {
@@ -252,13 +253,13 @@ impl ResponseBatch {
     }
 
     fn add(&mut self, pending: Pending, reply: Reply) {
-        let Pending { request, received, bytes, memory, .. } = pending;
+        let Pending { request, received, bytes, .. } = pending;
         if let Some(frame) = reply.frame {
             self.bytes += frame.len();
             self.parts.extend(frame.into_parts());
         }
         self.close = reply.close;
-        self.answered.push(Answered { request, received, bytes, _memory: (memory, reply.lease) });
+        self.answered.push(Answered { request, received, bytes, _memory: reply.lease });
     }
 }
 

@@ -19,9 +19,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::deadline;
 use crate::fetch_session::FetchSessions;
-use crate::limits::{ADMIN_TIMEOUT_MAX, Limits};
+use crate::limits::{ADMIN_TIMEOUT_MAX, Limits, UNRESERVED_FRAME_BYTES, WORKING_BYTES};
 use crate::log_limit::{LogLimit, Suppressed};
-use crate::memory::{Lease, MemoryBudget, RequestMemory};
+use crate::memory::{self, Lease, MemoryBudget, RequestMemory};
 use crate::metrics::{Bound, NetMetrics};
 use crate::route::Router;
 
@@ -34,6 +34,7 @@ pub(crate) struct ShardContext {
     pub(crate) metrics: Rc<NetMetrics>,
     pub(crate) log_limit: LogLimit,
     pub(crate) request_memory: RequestMemory,
+    pub(crate) working_memory: MemoryBudget,
     pub(crate) response_memory: MemoryBudget,
     pub(crate) fetch_sessions: RefCell<FetchSessions>,
     /// Bytes of small requests pass through here, within one poll.
@@ -63,6 +64,7 @@ impl ShardContext {
         Self {
             fetch_sessions: RefCell::new(FetchSessions::new(sessions, shard, router.shards())),
             request_memory: RequestMemory::new(limits.shard_request_bytes),
+            working_memory: MemoryBudget::new(WORKING_BYTES),
             response_memory: MemoryBudget::new(limits.shard_response_bytes),
             log_limit: LogLimit::default(),
             scratch: RefCell::new(vec![0; crate::limits::SCRATCH_BYTES].into()),
@@ -133,6 +135,10 @@ pub(crate) struct Call {
     pub(crate) client: Rc<Client>,
     pub(crate) version: i16,
     pub(crate) client_id: Option<KafkaString>,
+    /// Memory of the request's frame.
+    request_memory: RefCell<Lease>,
+    /// Memory of working on it.
+    working_memory: RefCell<Lease>,
     response_memory: RefCell<Lease>,
 }
 
@@ -142,8 +148,38 @@ impl Call {
         client: Rc<Client>,
         version: i16,
         client_id: Option<KafkaString>,
+        request_memory: Lease,
     ) -> Self {
-        Self { shard, client, version, client_id, response_memory: RefCell::new(None) }
+        let request_memory = RefCell::new(request_memory);
+        let (working_memory, response_memory) = (RefCell::new(None), RefCell::new(None));
+        Self { shard, client, version, client_id, request_memory, working_memory, response_memory }
+    }
+
+    /// Reserves what a request of this length may take while it is worked on, if that is worth the trouble.
+    pub(crate) async fn reserve_working_memory(&self, length: usize) {
+        if length <= UNRESERVED_FRAME_BYTES {
+            return;
+        }
+        let (budget, bytes) = (&self.shard.working_memory, memory::working_bytes_of_frame(length));
+        let lease = match budget.try_reserve(bytes) {
+            Ok(lease) => lease,
+            Err(_) => {
+                self.shard.metrics.reached(Bound::ShardWorkingBytes);
+                budget.reserve(bytes).await
+            }
+        };
+        self.working_memory.replace(lease);
+    }
+
+    /// The request has so many elements, mostly far fewer than its length allows.
+    pub(crate) fn shrink_working_memory(&self, elements: usize) {
+        memory::shrink(&mut self.working_memory.borrow_mut(), memory::working_bytes_of_elements(elements));
+    }
+
+    /// Gives the memory of the request back before it is answered: nothing keeps a part of its frame any more. For
+    /// requests that may wait for others for long, who would otherwise keep those out.
+    pub(crate) fn release_request(&self) {
+        self.request_memory.take();
     }
 
     /// The cluster as it is now.

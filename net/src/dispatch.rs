@@ -5,12 +5,13 @@ use std::rc::Rc;
 use bytes::Bytes;
 use kaas_proto::for_each_api;
 use kaas_proto::kafka::messages::*;
-use kaas_proto::kafka::{ApiKey, DecodeError, Frame, FrameError, RequestFrame};
+use kaas_proto::kafka::{ApiKey, DecodeError, Frame, FrameError, KafkaString, RequestFrame};
 
 use crate::close_reason::CloseReason;
 use crate::context::{Call, Client, Handle, ShardContext};
 use crate::handlers::{api_versions, produce};
 use crate::in_flight::{Reply, ReplyFuture, RequestKind};
+use crate::memory::Lease;
 
 /// SaslHandshake and SaslAuthenticate.
 const SASL_KEYS: [i16; 2] = [17, 36];
@@ -26,13 +27,15 @@ pub(crate) struct Begun {
 
 /// Takes a request: carries out the ordered stage of Produce, which may wait for room in a shard's queue, and leaves all
 /// else to the future that makes the reply.
-pub(crate) async fn begin(frame: Bytes, shard: &Rc<ShardContext>, client: &Rc<Client>) -> Begun {
+pub(crate) async fn begin(frame: Bytes, memory: Lease, shard: &Rc<ShardContext>, client: &Rc<Client>) -> Begun {
     let frame = match RequestFrame::parse(frame.clone()) {
         Ok(frame) => frame,
         Err(error) => return refuse(error, frame),
     };
     let kind = RequestKind { api: frame.api, version: frame.version };
-    let call = Call::new(Rc::clone(shard), Rc::clone(client), frame.version, frame.client_id.clone());
+    // A copy: a slice would keep the frame for as long as the call goes on.
+    let client_id = frame.client_id.as_deref().map(KafkaString::from);
+    let call = Call::new(Rc::clone(shard), Rc::clone(client), frame.version, client_id, memory);
     let (reply, end) = by_api(call, frame).await;
     Begun { reply, request: Some(kind), end }
 }
@@ -90,9 +93,12 @@ fn close(reason: CloseReason) -> (ReplyFuture, Option<CloseReason>) {
     (Box::pin(async { reply }), Some(reason))
 }
 
-async fn answer<R: Handle>(call: Call, frame: RequestFrame) -> Reply {
-    match frame.decode::<R>() {
-        Ok(request) => {
+async fn answer<R: Handle>(call: Call, mut frame: RequestFrame) -> Reply {
+    call.reserve_working_memory(frame.body.len()).await;
+    match frame.decode_counted::<R>() {
+        Ok((request, elements)) => {
+            frame.release_body();
+            call.shrink_working_memory(elements);
             let response = request.handle(&call).await;
             Reply { frame: Some(frame.respond(&response)), lease: call.take_lease(), close: None }
         }

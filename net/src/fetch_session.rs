@@ -4,6 +4,7 @@
 //! that accepted the connection it was opened on. A client that comes back on another shard is told
 //! FETCH_SESSION_ID_NOT_FOUND and opens a new one; ids of different shards never meet.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -63,6 +64,8 @@ struct Session {
     /// What the next request must say.
     next_epoch: i32,
     by_id: bool,
+    /// A request is under way: another one would keep a second copy of what is wanted, for as long as it waits.
+    in_use: bool,
     used_at: MonotonicTime,
     cached: HashMap<Key, Cached>,
     /// Positions in the order of the response. What was sent moves to the end, so that all partitions get their turn.
@@ -104,9 +107,16 @@ impl FetchSessions {
             return self.go_on(request, by_id, now);
         }
         self.remove(id);
-        let partitions: Vec<Wanted> = request.topics.iter().flat_map(|topic| wanted(topic, by_id)).collect();
+        let partitions = distinct(request.topics.iter().flat_map(|topic| wanted(topic, by_id)).collect());
         let session_id = if epoch == INITIAL_EPOCH { self.open(&partitions, by_id, now, random) } else { 0 };
         Ok(Begun { session_id, incremental: false, partitions })
+    }
+
+    /// The request of this session that was under way is over.
+    pub(crate) fn release(&mut self, id: i32) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.in_use = false;
+        }
     }
 
     /// The rows to send: news alone if the response is incremental. What was sent goes behind the rest next time.
@@ -130,6 +140,7 @@ impl FetchSessions {
         let mut session = Session {
             next_epoch: 1,
             by_id,
+            in_use: true,
             used_at: now,
             cached: HashMap::new(),
             order: BTreeMap::new(),
@@ -147,7 +158,7 @@ impl FetchSessions {
         if session.by_id != by_id {
             return Err(ErrorCode::FetchSessionTopicIdError);
         }
-        if session.next_epoch != request.session_epoch {
+        if session.next_epoch != request.session_epoch || session.in_use {
             return Err(ErrorCode::InvalidFetchSessionEpoch);
         }
         let before = session.cached.len();
@@ -160,7 +171,7 @@ impl FetchSessions {
                 session.forget(&(name.clone(), *index));
             }
         }
-        session.used_at = now;
+        (session.in_use, session.used_at) = (true, now);
         session.next_epoch = if request.session_epoch == i32::MAX { 1 } else { request.session_epoch + 1 };
         let partitions: Vec<Wanted> = session.in_order().cloned().collect();
         self.partitions = self.partitions + partitions.len() - before;
@@ -255,6 +266,22 @@ impl Session {
     }
 }
 
+/// Each partition once. Who names one twice gets it where it stood first, as it was asked for last.
+fn distinct(partitions: Vec<Wanted>) -> Vec<Wanted> {
+    let mut places: HashMap<(TopicRef, PartitionIndex), usize> = HashMap::with_capacity(partitions.len());
+    let mut distinct: Vec<Wanted> = Vec::with_capacity(partitions.len());
+    for wanted in partitions {
+        match places.entry((wanted.topic.clone(), wanted.index)) {
+            Entry::Occupied(place) => distinct[*place.get()] = wanted,
+            Entry::Vacant(place) => {
+                place.insert(distinct.len());
+                distinct.push(wanted);
+            }
+        }
+    }
+    distinct
+}
+
 fn wanted(topic: &FetchTopic, by_id: bool) -> impl Iterator<Item = Wanted> {
     // A copy: a slice would keep the whole request in memory for as long as the session lives.
     let name = if by_id { TopicRef::Id(topic.topic_id) } else { TopicRef::Name(KafkaString::from(&*topic.topic)) };
@@ -280,6 +307,21 @@ mod tests {
     use super::*;
 
     const NOW: MonotonicTime = MonotonicTime(1_000_000_000_000);
+
+    impl FetchSessions {
+        /// A request that is over before the next one comes.
+        fn ask(
+            &mut self,
+            request: &FetchRequest,
+            version: i16,
+            now: MonotonicTime,
+            random: u64,
+        ) -> Result<Begun, ErrorCode> {
+            let begun = self.begin(request, version, now, || random)?;
+            self.release(begun.session_id);
+            Ok(begun)
+        }
+    }
 
     fn sessions(slots: usize) -> FetchSessions {
         FetchSessions::new(slots, ShardId(1), 4)
@@ -321,7 +363,7 @@ mod tests {
     #[test]
     fn without_a_session_everything_is_answered() {
         let mut all = sessions(10);
-        let begun = all.begin(&request((0, FINAL_EPOCH), &[(0, 5), (1, 6)]), 12, NOW, || 7).unwrap();
+        let begun = all.ask(&request((0, FINAL_EPOCH), &[(0, 5), (1, 6)]), 12, NOW, 7).unwrap();
         assert_eq!((begun.session_id, begun.incremental), (0, false));
         assert_eq!(sent(&mut all, &begun, vec![row(0, 1, ""), row(1, 1, "")]), [0, 1]);
         assert_eq!(all.len(), 0);
@@ -330,30 +372,30 @@ mod tests {
     #[test]
     fn a_session_tells_news_only_and_rotates() {
         let mut all = sessions(10);
-        let begun = all.begin(&request((0, INITIAL_EPOCH), &[(0, 0), (1, 0), (2, 0)]), 12, NOW, || 7).unwrap();
+        let begun = all.ask(&request((0, INITIAL_EPOCH), &[(0, 0), (1, 0), (2, 0)]), 12, NOW, 7).unwrap();
         let id = begun.session_id;
         assert!(id > 0 && id % 4 == 1, "{id}: this shard's");
         assert_eq!(sent(&mut all, &begun, vec![row(0, 1, ""), row(1, 1, ""), row(2, 1, "")]), [0, 1, 2]);
 
-        let begun = all.begin(&request((id, 1), &[]), 12, NOW, || 7).unwrap();
+        let begun = all.ask(&request((id, 1), &[]), 12, NOW, 7).unwrap();
         assert!(begun.incremental);
         assert_eq!(sent(&mut all, &begun, vec![row(0, 1, "x"), row(1, 1, ""), row(2, 2, "")]), [0, 2]);
 
-        let begun = all.begin(&request((id, 2), &[(0, 1)]), 12, NOW, || 7).unwrap();
+        let begun = all.ask(&request((id, 2), &[(0, 1)]), 12, NOW, 7).unwrap();
         assert_eq!(indexes(&begun.partitions), [1, 2, 0], "who got records goes behind");
         assert_eq!(begun.partitions[2].offset, Offset(1));
         let error = PartitionData { error_code: ErrorCode::KafkaStorageError, ..row(1, -1, "") };
         assert_eq!(sent(&mut all, &begun, vec![error.clone(), row(2, 2, ""), row(0, 1, "")]), [1]);
-        let begun = all.begin(&request((id, 3), &[]), 12, NOW, || 7).unwrap();
+        let begun = all.ask(&request((id, 3), &[]), 12, NOW, 7).unwrap();
         assert_eq!(sent(&mut all, &begun, vec![error, row(2, 2, ""), row(0, 1, "")]), [1], "errors repeat");
-        let begun = all.begin(&request((id, 4), &[]), 12, NOW, || 7).unwrap();
+        let begun = all.ask(&request((id, 4), &[]), 12, NOW, 7).unwrap();
         assert_eq!(sent(&mut all, &begun, vec![row(1, 1, ""), row(2, 2, ""), row(0, 1, "")]), [1], "it is healed");
     }
 
     #[test]
     fn forgotten_partitions_are_not_read_and_an_empty_session_ends() {
         let mut all = sessions(10);
-        let id = all.begin(&request((0, INITIAL_EPOCH), &[(0, 0), (1, 0)]), 12, NOW, || 7).unwrap().session_id;
+        let id = all.ask(&request((0, INITIAL_EPOCH), &[(0, 0), (1, 0)]), 12, NOW, 7).unwrap().session_id;
         let forget = |epoch, index| FetchRequest {
             forgotten_topics_data: vec![ForgottenTopic {
                 topic: "t".into(),
@@ -362,8 +404,8 @@ mod tests {
             }],
             ..request((id, epoch), &[])
         };
-        assert_eq!(indexes(&all.begin(&forget(1, 0), 12, NOW, || 7).unwrap().partitions), [1]);
-        let begun = all.begin(&forget(2, 1), 12, NOW, || 7).unwrap();
+        assert_eq!(indexes(&all.ask(&forget(1, 0), 12, NOW, 7).unwrap().partitions), [1]);
+        let begun = all.ask(&forget(2, 1), 12, NOW, 7).unwrap();
         assert_eq!((begun.session_id, begun.partitions.len()), (0, 0));
         assert_eq!((all.len(), all.partitions), (0, 0));
     }
@@ -371,22 +413,22 @@ mod tests {
     #[test]
     fn epochs_are_checked_and_wrap_to_one() {
         let mut all = sessions(10);
-        let id = all.begin(&request((0, INITIAL_EPOCH), &[(0, 0)]), 12, NOW, || 7).unwrap().session_id;
+        let id = all.ask(&request((0, INITIAL_EPOCH), &[(0, 0)]), 12, NOW, 7).unwrap().session_id;
         let refused = |all: &mut FetchSessions, id, epoch, version| {
-            all.begin(&request((id, epoch), &[]), version, NOW, || 7).unwrap_err()
+            all.ask(&request((id, epoch), &[]), version, NOW, 7).unwrap_err()
         };
         assert_eq!(refused(&mut all, id + 4, 1, 12), ErrorCode::FetchSessionIdNotFound);
         assert_eq!(refused(&mut all, id, 2, 12), ErrorCode::InvalidFetchSessionEpoch);
         assert_eq!(refused(&mut all, id, 1, 13), ErrorCode::FetchSessionTopicIdError);
         all.sessions.get_mut(&id).unwrap().next_epoch = i32::MAX;
-        all.begin(&request((id, i32::MAX), &[]), 12, NOW, || 7).unwrap();
-        all.begin(&request((id, 1), &[]), 12, NOW, || 7).unwrap();
+        all.ask(&request((id, i32::MAX), &[]), 12, NOW, 7).unwrap();
+        all.ask(&request((id, 1), &[]), 12, NOW, 7).unwrap();
         // Epoch -1 with an id ends the session and answers in full.
-        let begun = all.begin(&request((id, FINAL_EPOCH), &[(0, 0)]), 12, NOW, || 7).unwrap();
+        let begun = all.ask(&request((id, FINAL_EPOCH), &[(0, 0)]), 12, NOW, 7).unwrap();
         assert_eq!((begun.session_id, begun.incremental, all.len()), (0, false, 0));
         // Epoch 0 with an id replaces it.
-        let id = all.begin(&request((0, INITIAL_EPOCH), &[(0, 0)]), 12, NOW, || 7).unwrap().session_id;
-        let other = all.begin(&request((id, INITIAL_EPOCH), &[(0, 0)]), 12, NOW, || 8).unwrap().session_id;
+        let id = all.ask(&request((0, INITIAL_EPOCH), &[(0, 0)]), 12, NOW, 7).unwrap().session_id;
+        let other = all.ask(&request((id, INITIAL_EPOCH), &[(0, 0)]), 12, NOW, 8).unwrap().session_id;
         assert!(other != 0 && all.len() == 1);
     }
 
@@ -394,15 +436,39 @@ mod tests {
     fn sessions_in_use_are_not_evicted() {
         let mut all = sessions(2);
         let open = |all: &mut FetchSessions, now, random| {
-            all.begin(&request((0, INITIAL_EPOCH), &[(0, 0)]), 12, now, || random).unwrap().session_id
+            all.ask(&request((0, INITIAL_EPOCH), &[(0, 0)]), 12, now, random).unwrap().session_id
         };
         let first = open(&mut all, NOW, 1);
         assert_ne!(open(&mut all, NOW, 1), first, "ids are never given out twice");
         assert_eq!(open(&mut all, NOW, 3), 0, "no room: without a session");
         let later = MonotonicTime(NOW.0 + u64::try_from(FETCH_SESSION_IDLE.as_nanos()).unwrap());
-        all.begin(&request((first, 1), &[]), 12, later, || 7).unwrap();
+        all.ask(&request((first, 1), &[]), 12, later, 7).unwrap();
         assert_ne!(open(&mut all, later, 4), 0);
         assert_eq!(all.len(), 2);
         assert!(all.sessions.contains_key(&first), "it was used");
+    }
+
+    #[test]
+    fn a_session_has_one_request_at_a_time() {
+        let mut all = sessions(10);
+        let id = all.begin(&request((0, INITIAL_EPOCH), &[(0, 0)]), 12, NOW, || 7).unwrap().session_id;
+        let early = all.begin(&request((id, 1), &[]), 12, NOW, || 7).unwrap_err();
+        assert_eq!(early, ErrorCode::InvalidFetchSessionEpoch);
+        all.release(id);
+        assert!(all.begin(&request((id, 1), &[]), 12, NOW, || 7).unwrap().incremental);
+        // Whoever gave up waiting replaces the session and is not held up by its former request.
+        let other = all.begin(&request((id, INITIAL_EPOCH), &[(0, 0)]), 12, NOW, || 8).unwrap().session_id;
+        all.release(id);
+        assert_eq!(all.begin(&request((other, 1), &[]), 12, NOW, || 7).unwrap_err(), ErrorCode::InvalidFetchSessionEpoch);
+    }
+
+    #[test]
+    fn a_partition_that_is_named_twice_is_read_once() {
+        let mut all = sessions(10);
+        for epoch in [FINAL_EPOCH, INITIAL_EPOCH] {
+            let begun = all.ask(&request((0, epoch), &[(3, 1), (4, 2), (3, 9)]), 12, NOW, 7).unwrap();
+            assert_eq!(indexes(&begun.partitions), [3, 4]);
+            assert_eq!(begun.partitions[0].offset, Offset(9), "as it was asked for last");
+        }
     }
 }

@@ -35,8 +35,6 @@ pub(crate) struct Pending {
     pub(crate) received: MonotonicTime,
     /// Size of its frame.
     pub(crate) bytes: usize,
-    /// Memory of its frame.
-    pub(crate) memory: Lease,
 }
 
 /// What is counted when a request is answered.
@@ -149,7 +147,7 @@ mod tests {
 
     fn pending(bytes: usize) -> Pending {
         let reply = Box::pin(async { Reply::default() });
-        Pending { reply, request: None, received: MonotonicTime(0), bytes, memory: None }
+        Pending { reply, request: None, received: MonotonicTime(0), bytes }
     }
 
     fn in_flight(connection_requests: usize, connection_request_bytes: usize) -> InFlight {

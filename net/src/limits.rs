@@ -13,6 +13,11 @@ pub(crate) const MEDIUM_FRAME_BYTES: usize = 2 * 1024 * 1024;
 pub(crate) const SMALL_REQUESTS_BYTES: usize = 64 * 1024 * 1024;
 /// Bytes of requests up to [`MEDIUM_FRAME_BYTES`], per shard.
 pub(crate) const MEDIUM_REQUESTS_BYTES: usize = 128 * 1024 * 1024;
+/// What one element of an array of a request is reckoned to take while the request is worked on.
+pub(crate) const WORKING_BYTES_PER_ELEMENT: usize = 256;
+/// Memory of the requests that are worked on, beyond their frames, per shard. Frames up to [`UNRESERVED_FRAME_BYTES`] hold
+/// so few elements that they are not counted.
+pub(crate) const WORKING_BYTES: usize = 256 * 1024 * 1024;
 /// How much one `recv` takes from a socket whose next frame is small or unknown. One such buffer per shard.
 pub(crate) const SCRATCH_BYTES: usize = 64 * 1024;
 /// How much one `recv` takes of a large frame.

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use kaas_proto::kafka::wire::MAX_REQUEST_ELEMENTS;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::limits::{MEDIUM_FRAME_BYTES, MEDIUM_REQUESTS_BYTES, SMALL_REQUESTS_BYTES, UNRESERVED_FRAME_BYTES};
+use crate::limits::{
+    MEDIUM_FRAME_BYTES, MEDIUM_REQUESTS_BYTES, SMALL_REQUESTS_BYTES, UNRESERVED_FRAME_BYTES, WORKING_BYTES_PER_ELEMENT,
+};
 
 /// Bytes taken from a budget; they return when it is dropped. `None`: nothing was taken.
 pub(crate) type Lease = Option<OwnedSemaphorePermit>;
@@ -76,6 +79,17 @@ impl RequestMemory {
             &self.large
         }
     }
+}
+
+/// What a large request is reckoned to take while it is worked on, before anything is known but its length.
+pub(crate) fn working_bytes_of_frame(length: usize) -> usize {
+    // Two bytes are the shortest element.
+    working_bytes_of_elements((length / 2).min(MAX_REQUEST_ELEMENTS))
+}
+
+/// The same, when it is read.
+pub(crate) fn working_bytes_of_elements(elements: usize) -> usize {
+    elements * WORKING_BYTES_PER_ELEMENT
 }
 
 /// There is not enough left.

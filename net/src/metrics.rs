@@ -48,6 +48,7 @@ pub const FETCH_SESSIONS: MetricName =
 pub(crate) enum Bound {
     ConnectionRequests,
     ShardRequestBytes,
+    ShardWorkingBytes,
     ShardResponseBytes,
     ShardQueue,
     ShardQueueWait,
@@ -62,6 +63,7 @@ impl Bound {
         match self {
             Self::ConnectionRequests => "connection_requests",
             Self::ShardRequestBytes => "shard_request_bytes",
+            Self::ShardWorkingBytes => "shard_working_bytes",
             Self::ShardResponseBytes => "shard_response_bytes",
             Self::ShardQueue => "shard_queue",
             Self::ShardQueueWait => "shard_queue_wait",

@@ -9,6 +9,7 @@ use std::alloc::System;
 
 use bytes::Bytes;
 use kaas_proto::kafka::messages::*;
+use kaas_proto::kafka::wire::{DecodeCause, MAX_REQUEST_ELEMENTS};
 use kaas_proto::kafka::{Message, RequestFrame};
 use samples::random::Random;
 use samples::sample;
@@ -74,6 +75,13 @@ macro_rules! check_apis {
                 check_all::<$request>();
                 check_all::<$response>();
             )*
+            // As many elements as fit a large frame are refused before anything is allocated for them.
+            let mut body = vec![1, 0].repeat(10 << 20);
+            body.splice(..4, [0xff, 0xff, 0xff, 0x02]);
+            let region = Region::new(COUNTING);
+            let error = MetadataRequest::decode_counted(body.into(), 9, MAX_REQUEST_ELEMENTS).unwrap_err();
+            assert_eq!(error.cause, DecodeCause::TooManyElements);
+            assert!(region.change().bytes_allocated < 512, "{error}");
             // A frame of records is read without copying them: one array each of topics and partitions.
             let records = vec![0; 1 << 20];
             let partition = produce::PartitionProduceData { records: Bytes::from(records).into(), ..Default::default() };

@@ -63,8 +63,26 @@ impl Handle for FetchRequest {
         if self.session_epoch == 0 && begun.session_id == 0 && !begun.partitions.is_empty() {
             call.shard.metrics.reached(Bound::FetchSessions);
         }
-        let rows = Poller::new(&self, call, &begun.partitions).poll().await;
+        let _in_use = InUse { call, session_id: begun.session_id };
+        let poller = Poller::new(&self, call, &begun.partitions);
+        // What is wanted was copied: the request must not take memory for as long as there is nothing to read.
+        drop(self);
+        call.shrink_working_memory(begun.partitions.len());
+        call.release_request();
+        let rows = poller.poll().await;
         response(call, &begun, rows)
+    }
+}
+
+/// A fetch session while a request of it is under way. Who breaks off lets it go, too.
+struct InUse<'a> {
+    call: &'a Call,
+    session_id: i32,
+}
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        self.call.shard.fetch_sessions.borrow_mut().release(self.session_id);
     }
 }
 

@@ -9,9 +9,11 @@ use crate::coordinator;
 
 impl Handle for SyncGroupRequest {
     async fn handle(self, call: &Call) -> SyncGroupResponse {
-        let group_id = self.group_id.clone();
+        // A copy: the request's frame must not wait with the member.
+        let group_id = String::from(&*self.group_id);
         let sync = |reply| GroupOperation::Sync { request: self, reply };
-        let answer = coordinator::ask(call, &group_id, sync).await;
-        answer.unwrap_or_else(|error_code| SyncGroupResponse { error_code, ..Default::default() })
+        let answer = coordinator::submit(call, &group_id, sync).await;
+        call.release_request();
+        answer.get().await.unwrap_or_else(|error_code| SyncGroupResponse { error_code, ..Default::default() })
     }
 }

@@ -5,7 +5,10 @@ use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use kaas_proto::kafka::messages::MetadataRequest;
+use kaas_proto::kafka::messages::join_group::JoinGroupRequestProtocol;
+use kaas_proto::kafka::messages::metadata::MetadataRequestTopic;
+use kaas_proto::kafka::messages::{JoinGroupRequest, MetadataRequest};
+use kaas_proto::kafka::wire::MAX_REQUEST_ELEMENTS;
 use kaas_proto::kafka::{ErrorCode, Frame};
 
 use crate::support::{Broker, Client, Options, TOPIC, batch, eventually, set};
@@ -206,4 +209,38 @@ fn memory_for_requests_is_bounded() {
         assert_eq!(appended(), 2, "the third does not fit");
         set(&broker.switches.hold_appends, false);
     });
+}
+
+/// A member may wait for the others for minutes. Its subscription, however large, must not keep producers out.
+#[test]
+fn members_that_wait_hold_no_memory_of_requests() {
+    let one = |limits: &mut kaas_net::limits::Limits| limits.shard_request_bytes = 5 << 20;
+    let broker = Broker::with(Options { shards: 1, ..limits(one) });
+    set(&broker.switches.hold_joins, true);
+    let join = || {
+        let protocol = JoinGroupRequestProtocol { name: "range".into(), metadata: vec![7; 4 << 20].into() };
+        let mut client = broker.client();
+        let request = JoinGroupRequest { group_id: "g".into(), protocols: vec![protocol], ..Default::default() };
+        client.send(5, &request);
+        client
+    };
+    let _waiting: Vec<Client> = (0..3).map(|_| join()).collect();
+    let mut client = broker.client();
+    let correlation_id = client.send_produce(9, -1, TOPIC, &batch(&"x".repeat(4 << 20)));
+    assert_eq!(client.receive_produce(9, correlation_id).0, ErrorCode::None);
+}
+
+#[test]
+fn requests_of_very_many_elements_are_refused() {
+    let broker = Broker::start();
+    let ask = |count: usize| {
+        let topic = MetadataRequestTopic { name: Some("".into()), ..Default::default() };
+        let mut client = broker.client();
+        client.send(9, &MetadataRequest { topics: Some(vec![topic; count]), ..Default::default() });
+        client
+    };
+    let frame = ask(MAX_REQUEST_ELEMENTS).try_receive_frame().unwrap();
+    assert!(frame.len() < 1000, "one row for all of them");
+    ask(MAX_REQUEST_ELEMENTS + 1).assert_closed();
+    eventually("counted", || closed(&broker, "unreadable_request") == 1.0);
 }

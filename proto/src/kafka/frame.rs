@@ -6,7 +6,7 @@ use thiserror::Error;
 use super::api_key::{Api, ApiKey};
 use super::header::{RequestHeader, ResponseHeader};
 use super::message::{Message, Request};
-use super::wire::{DecodeError, KafkaString, Reader};
+use super::wire::{DecodeError, KafkaString, MAX_REQUEST_ELEMENTS, Reader};
 use super::writer::Writer;
 
 /// A frame to send, its four bytes of length included: parts that follow each other.
@@ -131,8 +131,18 @@ impl RequestFrame {
 
     /// Reads the message.
     pub fn decode<R: Request>(&self) -> Result<R, DecodeError> {
+        self.decode_counted().map(|(message, _)| message)
+    }
+
+    /// Reads the message, and counts the elements of all its arrays.
+    pub fn decode_counted<R: Request>(&self) -> Result<(R, usize), DecodeError> {
         debug_assert_eq!(R::API, self.api.key, "the message that belongs to the key");
-        R::decode(self.body.clone(), self.version)
+        R::decode_counted(self.body.clone(), self.version, MAX_REQUEST_ELEMENTS)
+    }
+
+    /// Lets go of the message, for who only has to respond.
+    pub fn release_body(&mut self) {
+        (self.body, self.client_id) = (Bytes::new(), None);
     }
 
     /// Encodes the response to this request.

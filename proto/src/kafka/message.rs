@@ -18,14 +18,20 @@ pub trait Message: Wire + Default {
 
     /// Reads a message that fills `bytes`.
     fn decode(bytes: Bytes, version: i16) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(bytes, version, Self::FLEXIBLE.contains(version));
+        Self::decode_counted(bytes, version, usize::MAX).map(|(message, _)| message)
+    }
+
+    /// Reads a message that fills `bytes`, and counts the elements of all its arrays, of which it may have so many.
+    fn decode_counted(bytes: Bytes, version: i16, most_elements: usize) -> Result<(Self, usize), DecodeError> {
+        let reader = Reader::new(bytes, version, Self::FLEXIBLE.contains(version));
+        let mut reader = reader.with_elements(most_elements);
         let in_message = |error: DecodeError| error.within(Self::STRUCTURE.name, "");
         if !Self::VERSIONS.contains(version) {
             return Err(in_message(reader.error(DecodeCause::UnknownVersion(version))));
         }
         let message = Self::read(&mut reader, false)?;
         reader.finish().map_err(in_message)?;
-        Ok(message)
+        Ok((message, most_elements - reader.elements_left()))
     }
 
     /// Writes the message. A value that this version has no field for is left out, and a null that it has no form for

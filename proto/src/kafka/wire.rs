@@ -14,6 +14,10 @@ pub type KafkaString = bytestring::ByteString;
 /// The longest string that the protocol allows, in either form.
 pub const MAX_STRING_BYTES: usize = 0x7fff;
 
+/// Elements of all arrays of one request. A broker leads fewer partitions, and whoever names each of them once stays
+/// below; an element takes a few bytes on the wire and a hundred times as many where it is worked on.
+pub const MAX_REQUEST_ELEMENTS: usize = 200_000;
+
 /// Bytes that are no valid message, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{structure}{}{field} at byte {offset}: {cause}", if field.is_empty() { "" } else { "." })]
@@ -40,6 +44,9 @@ pub enum DecodeCause {
     /// A string longer than [`MAX_STRING_BYTES`].
     #[error("string of {0} bytes is longer than {MAX_STRING_BYTES}")]
     StringTooLong(usize),
+    /// More elements than one request may have.
+    #[error("more than {MAX_REQUEST_ELEMENTS} elements in one request")]
+    TooManyElements,
     /// A variable-length integer that does not end, or exceeds its type.
     #[error("variable-length integer does not fit its type")]
     VarintTooLong,
@@ -106,6 +113,8 @@ pub struct Reader {
     end: usize,
     version: i16,
     flexible: bool,
+    /// Array elements that may still be read.
+    elements_left: usize,
 }
 
 impl Reader {
@@ -113,7 +122,19 @@ impl Reader {
     #[must_use]
     pub fn new(data: Bytes, version: i16, flexible: bool) -> Self {
         let end = data.len();
-        Self { data, position: 0, end, version, flexible }
+        Self { data, position: 0, end, version, flexible, elements_left: usize::MAX }
+    }
+
+    /// Reads no more array elements than so many, all arrays together.
+    #[must_use]
+    pub fn with_elements(self, most: usize) -> Self {
+        Self { elements_left: most, ..self }
+    }
+
+    /// Array elements that may still be read.
+    #[must_use]
+    pub fn elements_left(&self) -> usize {
+        self.elements_left
     }
 
     /// The version of the message.
@@ -235,6 +256,8 @@ impl Reader {
     /// Reads an array whose length is known, but not yet believed.
     pub(crate) fn elements<T: Wire>(&mut self, count: usize) -> Result<Vec<T>, DecodeError> {
         self.check(count.saturating_mul(T::min_bytes(self.version, self.flexible)))?;
+        self.elements_left =
+            self.elements_left.checked_sub(count).ok_or_else(|| self.error(DecodeCause::TooManyElements))?;
         let mut elements = Vec::with_capacity(count);
         for _ in 0..count {
             elements.push(T::read(self, false)?);
