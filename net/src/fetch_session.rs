@@ -459,7 +459,10 @@ mod tests {
         // Whoever gave up waiting replaces the session and is not held up by its former request.
         let other = all.begin(&request((id, INITIAL_EPOCH), &[(0, 0)]), 12, NOW, || 8).unwrap().session_id;
         all.release(id);
-        assert_eq!(all.begin(&request((other, 1), &[]), 12, NOW, || 7).unwrap_err(), ErrorCode::InvalidFetchSessionEpoch);
+        assert_eq!(
+            all.begin(&request((other, 1), &[]), 12, NOW, || 7).unwrap_err(),
+            ErrorCode::InvalidFetchSessionEpoch
+        );
     }
 
     #[test]
