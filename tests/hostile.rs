@@ -97,6 +97,21 @@ fn garbage_closes_the_connection_with_one_log_line() {
 }
 
 #[test]
+fn many_misbehaving_clients_do_not_flood_the_log() {
+    let broker = broker(&["--shards", "1", "--set", "connections.max.idle.ms=4000"]);
+    for _ in 0..200 {
+        let mut stream = connect(&broker);
+        stream.write_all(&(-5_i32).to_be_bytes()).unwrap();
+        assert_closed(&mut stream);
+    }
+    let line = broker.wait_for_log("more of the same was not logged").unwrap();
+    let logged = log_count(&broker, "it announces a request of -5 bytes");
+    assert!(logged >= 10 && line.contains("request_length"), "{logged} lines, then: {line}");
+    // On a slow machine the attack may take longer than one interval.
+    assert!(logged < 100, "{logged} lines for 200 connections");
+}
+
+#[test]
 fn impossible_lengths_close_the_connection() {
     let broker = broker(&[]);
     let mut witness = Witness::new(&broker);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kaas_core::env::MonotonicTime;
 
 use crate::close_reason::CloseReason;
-use crate::limits::Limits;
+use crate::limits::{Limits, PRESSED_RECEIVE_TIMEOUT};
 
 /// Shard-local; written by the connection, read by the sweep.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub(crate) struct Activity {
     receiving: Cell<bool>,
     /// Inside a response, waiting for the client to read it.
     sending: Cell<bool>,
+    /// Holds memory for the request that it is receiving.
+    reserved: Cell<bool>,
     /// Requests that are read and not answered.
     requests: Cell<usize>,
     received_at: Cell<MonotonicTime>,
@@ -26,6 +28,7 @@ impl Activity {
         Self {
             receiving: Cell::new(false),
             sending: Cell::new(false),
+            reserved: Cell::new(false),
             requests: Cell::new(0),
             received_at: Cell::new(now),
             sent_at: Cell::new(now),
@@ -36,6 +39,11 @@ impl Activity {
     pub(crate) fn receive(&self, now: MonotonicTime, within_request: bool) {
         self.receiving.set(within_request);
         self.received_at.set(now);
+    }
+
+    /// Whether memory is held for the request that is being received.
+    pub(crate) fn set_reserved(&self, reserved: bool) {
+        self.reserved.set(reserved);
     }
 
     /// Does not wait for the client, but for something of ours.
@@ -53,13 +61,15 @@ impl Activity {
         self.requests.set(requests);
     }
 
-    /// Why the connection should end now, if it should.
-    pub(crate) fn overdue(&self, now: MonotonicTime, limits: &Limits) -> Option<CloseReason> {
+    /// Why the connection should end now, if it should. `pressed`: others wait for memory of requests.
+    pub(crate) fn overdue(&self, now: MonotonicTime, limits: &Limits, pressed: bool) -> Option<CloseReason> {
         let since = |point: &Cell<MonotonicTime>| Duration::from_nanos(now.0.saturating_sub(point.get().0));
         if self.sending.get() && since(&self.sent_at) > limits.send_timeout {
             return Some(CloseReason::SlowReader);
         }
-        if self.receiving.get() && since(&self.received_at) > limits.receive_timeout {
+        let hinders = pressed && self.reserved.get();
+        let patience = limits.receive_timeout.min(if hinders { PRESSED_RECEIVE_TIMEOUT } else { Duration::MAX });
+        if self.receiving.get() && since(&self.received_at) > patience {
             return Some(CloseReason::HalfRequest);
         }
         let last = since(&self.received_at).min(since(&self.sent_at));
@@ -88,20 +98,26 @@ mod tests {
     fn each_kind_of_waiting_has_its_own_limit() {
         let limits = Limits::of(&BrokerConfig::default());
         let activity = Activity::new(second(0));
-        assert_eq!(activity.overdue(second(600), &limits), None);
-        assert_eq!(activity.overdue(second(601), &limits), Some(CloseReason::Idle));
+        assert_eq!(activity.overdue(second(600), &limits, false), None);
+        assert_eq!(activity.overdue(second(601), &limits, false), Some(CloseReason::Idle));
         activity.set_requests(1);
-        assert_eq!(activity.overdue(second(10_000), &limits), None, "a long poll or a rebalance");
+        assert_eq!(activity.overdue(second(10_000), &limits, false), None, "a long poll or a rebalance");
         activity.receive(second(10_000), true);
-        assert_eq!(activity.overdue(second(10_031), &limits), Some(CloseReason::HalfRequest));
+        assert_eq!(activity.overdue(second(10_031), &limits, false), Some(CloseReason::HalfRequest));
+        activity.receive(second(10_100), true);
+        assert_eq!(activity.overdue(second(10_102), &limits, true), None, "it holds nothing that others wait for");
+        activity.set_reserved(true);
+        assert_eq!(activity.overdue(second(10_102), &limits, false), None);
+        assert_eq!(activity.overdue(second(10_102), &limits, true), Some(CloseReason::HalfRequest));
+        activity.receive(second(10_000), true);
         activity.pause();
-        assert_eq!(activity.overdue(second(10_031), &limits), None, "waiting for memory");
+        assert_eq!(activity.overdue(second(10_031), &limits, false), None, "waiting for memory");
         activity.send(second(10_031), true);
-        assert_eq!(activity.overdue(second(10_062), &limits), Some(CloseReason::SlowReader));
+        assert_eq!(activity.overdue(second(10_062), &limits, false), Some(CloseReason::SlowReader));
         activity.send(second(10_062), false);
         activity.set_requests(0);
-        assert_eq!(activity.overdue(second(10_662), &limits), None);
-        assert_eq!(activity.overdue(second(10_663), &limits), Some(CloseReason::Idle));
+        assert_eq!(activity.overdue(second(10_662), &limits, false), None);
+        assert_eq!(activity.overdue(second(10_663), &limits, false), Some(CloseReason::Idle));
         assert_eq!(sweep_interval(&limits), Duration::from_millis(7500));
     }
 }

@@ -123,6 +123,7 @@ impl Connection {
                 if memory.is_none() {
                     memory = self.reserve(frame.len()).await;
                 }
+                self.activity.set_reserved(false);
                 return Ok((frame, memory));
             }
             let announced = buffer.announced().map_err(CloseReason::Frame)?;
@@ -130,6 +131,7 @@ impl Connection {
                 && memory.is_none()
             {
                 memory = self.reserve(length).await;
+                self.activity.set_reserved(true);
             }
             self.activity.receive(now(), !buffer.is_empty());
             let received = match buffer.missing().filter(|missing| *missing > SCRATCH_BYTES) {
@@ -154,6 +156,7 @@ impl Connection {
         }
         self.context.metrics.reached(Bound::ShardRequestBytes);
         self.activity.pause();
+        self.context.pressed.notify_one();
         budget.reserve(bytes).await
     }
 

@@ -15,7 +15,7 @@ use kaas_proto::control::ControlRequest;
 use kaas_proto::kafka::{KafkaString, Request};
 use kaas_proto::types::ShardId;
 use kaas_proto::view::ClusterView;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::deadline;
 use crate::fetch_session::FetchSessions;
@@ -34,6 +34,8 @@ pub(crate) struct ShardContext {
     pub(crate) metrics: Rc<NetMetrics>,
     pub(crate) log_limit: LogLimit,
     pub(crate) request_memory: RequestMemory,
+    /// Somebody begins to wait for memory of requests.
+    pub(crate) pressed: Notify,
     pub(crate) working_memory: MemoryBudget,
     pub(crate) response_memory: MemoryBudget,
     pub(crate) fetch_sessions: RefCell<FetchSessions>,
@@ -64,6 +66,7 @@ impl ShardContext {
         Self {
             fetch_sessions: RefCell::new(FetchSessions::new(sessions, shard, router.shards())),
             request_memory: RequestMemory::new(limits.shard_request_bytes),
+            pressed: Notify::new(),
             working_memory: MemoryBudget::new(WORKING_BYTES),
             response_memory: MemoryBudget::new(limits.shard_response_bytes),
             log_limit: LogLimit::default(),

@@ -38,6 +38,12 @@ pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 pub(crate) const LOG_LINES_PER_CAUSE: u32 = 10;
 /// After this time what was not logged of a cause is told in one line, and the cause has its lines again.
 pub(crate) const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// While others wait for memory of requests, a connection that holds some and sends nothing for this time is closed.
+pub(crate) const PRESSED_RECEIVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often connections are looked at for that.
+pub(crate) const PRESSED_SWEEP_INTERVAL: Duration = Duration::from_millis(250);
+/// Topics that one metadata request creates at most; of the others the client hears that they are unknown, and asks again.
+pub(crate) const AUTO_CREATED_TOPICS: usize = 1000;
 /// How long a metadata request waits for the topic that it creates.
 pub(crate) const AUTO_CREATE_WAIT: Duration = Duration::from_secs(2);
 /// The longest that a client may make an administrative request wait, whatever it asks for.

@@ -1,5 +1,7 @@
 //! Budgets of bytes. Shard-local, though the counting is tokio's.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use kaas_proto::kafka::wire::MAX_REQUEST_ELEMENTS;
@@ -17,13 +19,24 @@ pub(crate) type Lease = Option<OwnedSemaphorePermit>;
 pub(crate) struct MemoryBudget {
     free: Arc<Semaphore>,
     limit: u32,
+    /// How many wait for some.
+    awaited: Rc<Cell<usize>>,
+}
+
+/// One who waits, until it is dropped.
+struct Waiting(Rc<Cell<usize>>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 impl MemoryBudget {
     /// A budget of so many bytes, of which 4 GiB count at most.
     pub(crate) fn new(bytes: usize) -> Self {
         let limit = u32::try_from(bytes).unwrap_or(u32::MAX);
-        Self { free: Arc::new(Semaphore::new(limit as usize)), limit }
+        Self { free: Arc::new(Semaphore::new(limit as usize)), limit, awaited: Rc::default() }
     }
 
     /// Takes bytes if they are there at once.
@@ -33,6 +46,8 @@ impl MemoryBudget {
 
     /// Takes bytes, waiting for those who were first. Who holds a lease must not wait for another one.
     pub(crate) async fn reserve(&self, bytes: usize) -> Lease {
+        self.awaited.set(self.awaited.get() + 1);
+        let _waiting = Waiting(Rc::clone(&self.awaited));
         let permit = self.free.clone().acquire_many_owned(self.clamp(bytes)).await;
         Some(permit.expect("the semaphore is never closed"))
     }
@@ -67,6 +82,11 @@ impl RequestMemory {
             medium: MemoryBudget::new(MEDIUM_REQUESTS_BYTES),
             large: MemoryBudget::new(large_bytes),
         }
+    }
+
+    /// Whether somebody waits for memory of requests.
+    pub(crate) fn is_awaited(&self) -> bool {
+        [&self.small, &self.medium, &self.large].iter().any(|budget| budget.awaited.get() > 0)
     }
 
     /// The budget of a request of this length.

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures_lite::future;
 use kaas_core::shard::operation::ShardPort;
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::control::ControlRequest;
@@ -19,7 +20,7 @@ use crate::close_reason::CloseReason;
 use crate::connection::Connection;
 use crate::context::{Client, ContextParts, ShardContext, now, tell};
 use crate::deadline::Deadline;
-use crate::limits::{ACCEPT_RETRY, Limits};
+use crate::limits::{ACCEPT_RETRY, Limits, PRESSED_SWEEP_INTERVAL};
 use crate::listener::{BoundListener, ShardListener};
 use crate::metrics::{Bound, NetMetrics};
 use crate::route::Router;
@@ -150,11 +151,16 @@ impl Running {
     async fn sweep(self: Rc<Self>) {
         let interval = activity::sweep_interval(&self.context.limits);
         loop {
-            glommio::timer::sleep(interval).await;
-            let now = now();
+            let memory = &self.context.request_memory;
+            if memory.is_awaited() {
+                glommio::timer::sleep(PRESSED_SWEEP_INTERVAL).await;
+            } else {
+                future::or(glommio::timer::sleep(interval), self.context.pressed.notified()).await;
+            }
+            let (now, pressed) = (now(), memory.is_awaited());
             tell(self.context.log_limit.take_ended(now));
             for connection in self.connections.borrow().values() {
-                if let Some(reason) = connection.activity.overdue(now, &self.context.limits) {
+                if let Some(reason) = connection.activity.overdue(now, &self.context.limits, pressed) {
                     connection.close(reason);
                 }
             }

@@ -87,7 +87,7 @@ impl Group {
                 id.clone()
             }
         };
-        tracing::info!(group = %self.id, member = %id, "member leaves");
+        tracing::debug!(group = %self.id, member = %id, "member leaves");
         self.remove_member(step, &id);
         Ok(())
     }

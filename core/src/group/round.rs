@@ -108,7 +108,7 @@ impl Group {
             .map(|(id, _)| id.clone())
             .collect();
         for id in &absent {
-            tracing::info!(group = %self.id, member = %id, "member did not join again in time");
+            tracing::debug!(group = %self.id, member = %id, "member did not join again in time");
             step.counters.expired_members += 1;
             self.remove_member(step, id);
         }
@@ -167,7 +167,7 @@ impl Group {
         round.due = due;
         let absent = std::mem::take(&mut round.awaited);
         for id in &absent {
-            tracing::info!(group = %self.id, member = %id, "member did not ask for its assignment in time");
+            tracing::debug!(group = %self.id, member = %id, "member did not ask for its assignment in time");
             step.counters.expired_members += 1;
             self.remove_member(step, id);
         }

@@ -179,7 +179,7 @@ impl Group {
         let expired: Vec<MemberId> =
             self.members.iter().filter(|(_, member)| member.has_expired(now)).map(|(id, _)| id.clone()).collect();
         for id in &expired {
-            tracing::info!(group = %self.id, member = %id, "member's session has expired");
+            tracing::debug!(group = %self.id, member = %id, "member's session has expired");
             step.counters.expired_members += 1;
             self.remove_member(step, id);
         }

@@ -25,7 +25,7 @@ use kaas_proto::view::{ClusterView, TopicView};
 use crate::authorized_operations;
 use crate::cluster::{self, TopicRef};
 use crate::context::{Call, Handle};
-use crate::limits::AUTO_CREATE_WAIT;
+use crate::limits::{AUTO_CREATE_WAIT, AUTO_CREATED_TOPICS};
 
 /// The first version in which an empty list means no topics.
 const EMPTY_MEANS_NONE: i16 = 1;
@@ -104,8 +104,10 @@ async fn create_missing(wanted: &[Wanted], call: &Call) -> BTreeMap<String, Erro
         }
         _ => None,
     });
-    let topics: Vec<NewTopic> =
-        missing.map(|name| NewTopic { name: name.into(), partitions: -1, configs: BTreeMap::new() }).collect();
+    let topics: Vec<NewTopic> = missing
+        .take(AUTO_CREATED_TOPICS)
+        .map(|name| NewTopic { name: name.into(), partitions: -1, configs: BTreeMap::new() })
+        .collect();
     if topics.is_empty() {
         return BTreeMap::new();
     }

@@ -50,6 +50,62 @@ fn every_advertised_version_has_a_readable_answer() {
     }
 }
 
+/// D1: a client that does not know our version yet reads this one response with a header that has no tagged fields.
+#[test]
+fn the_answer_to_api_versions_has_a_plain_header() {
+    let broker = Broker::start();
+    let mut client = broker.client();
+    for version in 0..=4 {
+        let correlation_id = client.send(version, &named());
+        let frame = client.receive_frame();
+        assert_eq!(frame[..4], correlation_id.to_be_bytes(), "{version}");
+        assert_eq!(frame[4..6], [0, 0], "the error code of version {version} follows at once");
+        // The other flexible responses do have a section of tagged fields there.
+        let correlation_id = client.send(12, &MetadataRequest::default());
+        let frame = client.receive_frame();
+        assert_eq!(frame[..4], correlation_id.to_be_bytes());
+        assert_eq!(frame[4..9], [0; 5], "no tagged fields, then a throttle time of zero");
+    }
+}
+
+/// D5: versions that look too old to matter, and that clients in use depend on.
+#[test]
+fn versions_that_old_clients_need_are_served() {
+    for (key, version) in [
+        (ApiKey::JoinGroup, 0),
+        (ApiKey::JoinGroup, 1),
+        (ApiKey::Metadata, 0),
+        (ApiKey::Metadata, 1),
+        (ApiKey::OffsetFetch, 1),
+        (ApiKey::ListOffsets, 1),
+        (ApiKey::OffsetCommit, 2),
+        (ApiKey::FindCoordinator, 0),
+        (ApiKey::Fetch, 4),
+        (ApiKey::Produce, 3),
+        (ApiKey::ApiVersions, 0),
+    ] {
+        assert!(key.api().served().contains(&version), "{key:?} {version}");
+    }
+}
+
+/// D6: tagged fields of later versions are passed over by their size, in the header and in the message.
+#[test]
+fn unknown_tagged_fields_are_passed_over() {
+    let broker = Broker::start();
+    let mut client = broker.client();
+    let unknown = [2, 100, 3, 1, 2, 3, 0xe8, 0x07, 0];
+    let mut frame: Vec<u8> =
+        [&3_i16.to_be_bytes()[..], &12_i16.to_be_bytes(), &7_i32.to_be_bytes(), &[0, 1, b'c']].concat();
+    frame.extend(unknown);
+    // All topics, by a null list; three flags.
+    frame.extend([0, 0, 0]);
+    frame.extend(unknown);
+    client.send_raw(&u32::try_from(frame.len()).unwrap().to_be_bytes());
+    client.send_raw(&frame);
+    assert_eq!(client.receive::<MetadataRequest>(12, 7).topics.len(), 2);
+}
+
+/// D4: from that range clients conclude whether they may compress.
 #[test]
 fn api_versions_lists_the_table() {
     let broker = Broker::start();

@@ -244,3 +244,22 @@ fn requests_of_very_many_elements_are_refused() {
     ask(MAX_REQUEST_ELEMENTS + 1).assert_closed();
     eventually("counted", || closed(&broker, "unreadable_request") == 1.0);
 }
+
+/// Whoever announces large requests and does not send them keeps nobody out for long.
+#[test]
+fn half_requests_do_not_keep_their_memory_while_others_wait() {
+    let one = |limits: &mut kaas_net::limits::Limits| limits.shard_request_bytes = 5 << 20;
+    let broker = Broker::with(Options { shards: 1, ..limits(one) });
+    let announcing = |_| {
+        let mut client = broker.client();
+        client.send_raw(&(4_u32 << 20).to_be_bytes());
+        client.send_raw(&[0; 20_000]);
+        client
+    };
+    let _slow: Vec<Client> = (0..3).map(announcing).collect();
+    eventually("memory is short", || broker.counted("kaas_net_bound_reached_total", "shard_request_bytes") >= 2.0);
+    let mut client = broker.client();
+    let correlation_id = client.send_produce(9, -1, TOPIC, &batch(&"x".repeat(4 << 20)));
+    assert_eq!(client.receive_produce(9, correlation_id).0, ErrorCode::None);
+    assert!(closed(&broker, "half_request") >= 1.0);
+}

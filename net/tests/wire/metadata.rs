@@ -233,3 +233,19 @@ fn coordinators_are_found() {
     let share = FindCoordinatorRequest { key_type: 2, coordinator_keys: vec!["g".into()], ..Default::default() };
     assert_eq!(client.call(6, &share).coordinators[0].error_code, ErrorCode::InvalidRequest);
 }
+
+/// However many topics one request names, it creates a bounded number of them; the client asks again for the others.
+#[test]
+fn one_request_creates_a_bounded_number_of_topics() {
+    let broker = Broker::start();
+    let mut client = broker.client();
+    let names: Vec<String> = (0..1500).map(|index| format!("many-{index}")).collect();
+    let request = asking(names.iter().map(|name| named(name)).collect());
+    let codes = |client: &mut Client| {
+        let topics = client.call(9, &request).topics;
+        let with = |code| topics.iter().filter(|topic| topic.error_code == code).count();
+        (with(ErrorCode::None), with(ErrorCode::UnknownTopicOrPartition))
+    };
+    assert_eq!(codes(&mut client), (1000, 500));
+    assert_eq!(codes(&mut client), (1500, 0));
+}
