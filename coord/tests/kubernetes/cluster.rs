@@ -1,67 +1,26 @@
-//! The API server that the tests share, and one namespace for each test.
+//! One namespace for each test, on the API server that they share.
 
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use kaas_coord::kubernetes::connection::Connection;
 use kaas_coord::kubernetes::election::Holder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::timeout;
+
+pub(crate) use super::server::ApiServer;
 
 /// No step of any test takes longer, on whatever machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `tests/kube/server`, which ends with its standard input: with this process, however that ends.
-pub(crate) struct ApiServer {
-    process: Child,
-    pipes: Mutex<(ChildStdin, Lines<BufReader<ChildStdout>>)>,
-    admin: String,
-}
-
-impl Drop for ApiServer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 impl ApiServer {
-    pub(crate) fn start() -> Self {
-        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/kube/server");
-        let mut process = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let input = process.stdin.take().unwrap();
-        let mut output = BufReader::new(process.stdout.take().unwrap()).lines();
-        let ready = output.next().expect("the server says why it does not start").unwrap();
-        let ready: Value = serde_json::from_str(&ready).unwrap();
-        let admin = ready["kubeconfig"].as_str().unwrap().to_owned();
-        Self { process, pipes: Mutex::new((input, output)), admin }
-    }
-
-    /// The one that most tests share.
-    pub(crate) fn shared() -> &'static Self {
-        static SHARED: OnceLock<ApiServer> = OnceLock::new();
-        SHARED.get_or_init(Self::start)
-    }
-
-    pub(crate) fn command(&self, line: &str) -> Value {
-        let mut pipes = self.pipes.lock().unwrap();
-        writeln!(pipes.0, "{line}").unwrap();
-        let answer: Value = serde_json::from_str(&pipes.1.next().unwrap().unwrap()).unwrap();
-        assert_eq!(answer.get("error"), None, "{line}");
-        answer
-    }
-
     /// A namespace of its own for a test, as deploy/ sets it up.
     pub(crate) async fn namespace(&self, name: &str) -> Namespace {
-        let made = self.command(&format!("namespace {name}"));
+        let brokers = self.make_namespace(name);
         Namespace {
             name: name.to_owned(),
-            brokers: config(made["kubeconfig"].as_str().unwrap()).await,
+            brokers: config(&brokers).await,
             admin: Client::try_from(config(&self.admin).await).unwrap(),
         }
     }

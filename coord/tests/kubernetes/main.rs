@@ -6,4 +6,5 @@ mod cluster;
 mod deployment;
 mod election;
 mod endpoints;
+mod server;
 mod topics;
