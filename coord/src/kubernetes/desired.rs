@@ -55,9 +55,10 @@ pub type Objects = BTreeMap<String, Arc<KafkaTopic>>;
 #[must_use]
 pub fn decide(objects: &Objects, broker: &BrokerConfig) -> (DesiredTopics, Vec<(Arc<KafkaTopic>, Verdict)>) {
     let mut oldest_first: Vec<&Arc<KafkaTopic>> = objects.values().filter(|object| !object.is_leaving()).collect();
+    // Times of creation are in seconds. Within one, an object that has the topic's own name comes first.
     oldest_first.sort_by_key(|object| {
         let created = object.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        (created, object.metadata.uid.clone())
+        (created, object.spec.topic_name.is_some(), object.metadata.uid.clone())
     });
     let mut topics = DesiredTopics::new();
     let mut owners = Owners::default();
@@ -178,6 +179,14 @@ mod tests {
         assert_eq!(topics, ["Orders"]);
         assert_eq!((rows[0].0, rows[1].0), ("NameTaken", "Accepted"));
         assert!(rows[0].1.contains("'b'"), "{}", rows[0].1);
+    }
+
+    #[test]
+    fn within_one_second_the_object_of_that_name_has_it() {
+        for _ in 0..8 {
+            let (_, rows) = verdicts(vec![object("a", Some("orders"), 1, |_| ()), object("orders", None, 1, |_| ())]);
+            assert_eq!((rows[0].0, rows[1].0), ("NameTaken", "Accepted"));
+        }
     }
 
     #[test]
