@@ -1,5 +1,6 @@
 //! The `kaas` binary: reads the options, checks the machine, puts shards and control thread together, and waits.
 
+mod cluster;
 mod inspect;
 mod logging;
 mod options;
@@ -12,8 +13,8 @@ use std::time::Instant;
 
 use anyhow::{Context, anyhow};
 use kaas_coord::admin::{self, Facts};
-use kaas_coord::standalone::{self, StandaloneError, StandaloneOptions};
-use kaas_coord::thread::{self, ControlError};
+use kaas_coord::standalone::{self, StandaloneOptions};
+use kaas_coord::thread::{self, Role};
 use kaas_core::env::executor::spawn_shard;
 use kaas_core::env::memory::MemoryVolume;
 use kaas_core::env::probe;
@@ -22,6 +23,7 @@ use kaas_net::listener;
 use kaas_net::server::ConnectionCounter;
 use kaas_proto::control::link;
 
+use cluster::Member;
 use options::{Asked, Checked, Mode, Options};
 use processors::Processors;
 use shard::{Serving, ShardParts, Storage};
@@ -57,7 +59,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
     let mut file_system = None;
     let storage = match &options.mode {
         Mode::LocalDev => Storage::Memory(MemoryVolume::default()),
-        Mode::Standalone(directory) => {
+        Mode::Standalone(directory) | Mode::Cluster { data_directory: directory, .. } => {
             let found = probe::check_data_directory(directory, options.accept_nfs3)?;
             if found.is_full {
                 tracing::warn!(
@@ -77,19 +79,32 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
     let addresses: Vec<_> =
         listeners[0].iter().map(|listener| (Arc::clone(&listener.name), listener.address)).collect();
     let config = Arc::new(options.config_of_bound(&listeners[0]));
-    let prepared = standalone::prepare(StandaloneOptions {
-        broker: options.broker,
-        listeners: options.advertised,
-        data_directory: options.mode.data_directory(),
-        config: Arc::clone(&config),
-        open_files,
-    })?;
+    let role = match &options.mode {
+        Mode::LocalDev | Mode::Standalone(_) => Role::Standalone(standalone::prepare(StandaloneOptions {
+            broker: options.broker,
+            listeners: options.advertised,
+            data_directory: options.mode.data_directory(),
+            config: Arc::clone(&config),
+            open_files,
+        })?),
+        Mode::Cluster { data_directory, outside } => cluster::role(Member {
+            broker: options.broker,
+            listen: &options.listen,
+            advertised: &options.advertised,
+            bound: &addresses,
+            heartbeat_listen: options.heartbeat_listen,
+            data_directory,
+            outside,
+            config: Arc::clone(&config),
+            open_files,
+        })?,
+    };
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         mode = options.mode.name(),
         broker = options.broker.0,
-        cluster = &*prepared.view().cluster_id,
-        topics = prepared.view().topics.len(),
+        cluster = &*role.view().cluster_id,
+        topics = role.view().topics.len(),
         shards,
         cpus = processors.in_words(),
         data_dir = options.mode.data_directory().map(|path| path.display().to_string()),
@@ -99,7 +114,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
         "kaas starts"
     );
 
-    let (control, links) = link(shards, Arc::clone(prepared.view()));
+    let (control, links) = link(shards, Arc::clone(role.view()));
     let (handles, operations): (Vec<_>, Vec<_>) = links.iter().map(|_| port::queue()).unzip();
     let connections = Arc::new(ConnectionCounter::default());
     let serving = Serving::all(shards);
@@ -122,8 +137,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
         threads.push(thread.map_err(|error| anyhow!("{name} could not be started: {error}"))?);
     }
     let facts = Facts { version: env!("CARGO_PKG_VERSION"), mode: options.mode.name(), started };
-    let control =
-        thread::start(prepared, control, admin_listener, facts).context("the control thread did not start")?;
+    let control = thread::start(role, control, admin_listener, facts).context("the control thread did not start")?;
     for (name, address) in addresses {
         tracing::info!(listener = &*name, "listening on {address} (Kafka)");
     }
@@ -133,8 +147,10 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
     // A shard that can't start, or hangs, is not waited for, unless it is the one that says why.
     let ended_first = match &ended {
         Ok(()) => None,
-        Err(ControlError::Standalone(StandaloneError::ShardEnded(shard))) => Some(usize::from(shard.0)),
-        Err(_) => return Ok(ended?),
+        Err(error) => match error.ended_shard() {
+            Some(shard) => Some(usize::from(shard.0)),
+            None => return Ok(ended?),
+        },
     };
     for (index, thread) in threads.into_iter().enumerate() {
         if ended_first.is_none_or(|first| first == index) {

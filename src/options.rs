@@ -63,7 +63,7 @@ pub(crate) struct Options {
         value_name = "HOST:PORT",
         env = "KAAS_ADMIN_LISTEN",
         default_value = "127.0.0.1:8080",
-        value_parser = admin_address
+        value_parser = socket_address
     )]
     pub(crate) admin_listen: SocketAddr,
 
@@ -72,15 +72,24 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NUMBER", env = "KAAS_SHARDS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) shards: Option<u16>,
 
-    /// The id of this broker, from 0.
+    /// The id of this broker, from 0. Default: 1; in a pod of a StatefulSet its ordinal.
+    #[arg(long, value_name = "NUMBER", env = "KAAS_BROKER_ID", value_parser = clap::value_parser!(i32).range(0..))]
+    pub(crate) broker_id: Option<i32>,
+
+    /// In a cluster: where to listen for the heartbeats of the other brokers. Port 0 takes a free port.
     #[arg(
         long,
-        value_name = "NUMBER",
-        env = "KAAS_BROKER_ID",
-        default_value_t = 1,
-        value_parser = clap::value_parser!(i32).range(0..)
+        value_name = "HOST:PORT",
+        env = "KAAS_HEARTBEAT_LISTEN",
+        default_value = "0.0.0.0:9094",
+        value_parser = socket_address
     )]
-    pub(crate) broker_id: i32,
+    pub(crate) heartbeat_listen: SocketAddr,
+
+    /// Runs a cluster on one machine without Kubernetes, for tests and for trying it: all its brokers are given the same
+    /// DIR, on a local disk, and elect their controller and keep their list of topics by files in it.
+    #[arg(long, value_name = "DIR", env = "KAAS_CLUSTER_STAND_IN")]
+    pub(crate) cluster_stand_in: Option<PathBuf>,
 
     /// How much is logged: off, error, warn, info, debug or trace, also by module: info,kaas_net=debug.
     #[arg(long, value_name = "LEVEL", env = "KAAS_LOG_LEVEL", default_value = "info", value_parser = log_level)]
@@ -144,6 +153,7 @@ pub(crate) struct Checked {
     pub(crate) admin_listen: SocketAddr,
     pub(crate) shards: Option<u16>,
     pub(crate) broker: BrokerId,
+    pub(crate) heartbeat_listen: SocketAddr,
     pub(crate) log_level: Targets,
     pub(crate) config: BrokerConfig,
     pub(crate) accept_nfs3: bool,
@@ -153,13 +163,21 @@ pub(crate) struct Checked {
 pub(crate) enum Mode {
     LocalDev,
     Standalone(PathBuf),
+    Cluster { data_directory: PathBuf, outside: Outside },
+}
+
+/// What a cluster has its election and its topics from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outside {
+    /// A directory that stands in for Kubernetes.
+    StandIn(PathBuf),
 }
 
 impl Mode {
     pub(crate) fn data_directory(&self) -> Option<PathBuf> {
         match self {
             Self::LocalDev => None,
-            Self::Standalone(directory) => Some(directory.clone()),
+            Self::Standalone(directory) | Self::Cluster { data_directory: directory, .. } => Some(directory.clone()),
         }
     }
 
@@ -167,6 +185,7 @@ impl Mode {
         match self {
             Self::LocalDev => "local-dev",
             Self::Standalone(_) => "standalone",
+            Self::Cluster { .. } => "cluster",
         }
     }
 }
@@ -179,6 +198,8 @@ pub(crate) enum OptionError {
          kaas runs as a standalone broker: one pod, with --data-dir on a volume of its own"
     )]
     ClusterMode(String),
+    #[error("a broker of a cluster needs the volume that all of them share: give it with --data-dir")]
+    NoSharedVolume,
     #[error("--advertise {0} has no listener: its name must be one of those of --listen ({1})")]
     NoSuchListener(NamedAddress, String),
     #[error("--advertise {0} is given twice for one listener")]
@@ -210,25 +231,31 @@ impl Options {
     }
 
     fn check(self, variable: impl Fn(&str) -> Option<String>) -> Result<Checked, OptionError> {
-        if let Some(pod) = variable(POD_NAME).filter(|pod| !pod.is_empty()) {
-            return Err(OptionError::ClusterMode(pod));
-        }
+        let pod = variable(POD_NAME).filter(|pod| !pod.is_empty());
+        let outside = match (self.cluster_stand_in, pod) {
+            (Some(directory), _) => Some(Outside::StandIn(directory)),
+            (None, Some(pod)) => return Err(OptionError::ClusterMode(pod)),
+            (None, None) => None,
+        };
+        let broker_id = self.broker_id.unwrap_or(1);
         let advertised = advertised(&self.listen, &self.advertise)?;
         let mut settings = settings_of_variable(&variable(SETTINGS).unwrap_or_default())?;
         settings.extend(self.set);
         let mut config =
             BrokerConfig::resolve(settings.iter().map(|setting| (setting.name.as_str(), setting.value.as_str())))?
-                .with_option("broker.id", self.broker_id.to_string())
-                .with_option("node.id", self.broker_id.to_string());
+                .with_option("broker.id", broker_id.to_string())
+                .with_option("node.id", broker_id.to_string());
         if !self.advertise.is_empty() {
             config = config.with_option("advertised.listeners", listener_urls(&self.advertise));
         }
-        let mode = match self.data_dir {
-            Some(directory) => {
-                config = config.with_option("log.dirs", directory.display().to_string());
-                Mode::Standalone(directory)
-            }
-            None => Mode::LocalDev,
+        if let Some(directory) = &self.data_dir {
+            config = config.with_option("log.dirs", directory.display().to_string());
+        }
+        let mode = match (self.data_dir, outside) {
+            (Some(data_directory), Some(outside)) => Mode::Cluster { data_directory, outside },
+            (None, Some(_)) => return Err(OptionError::NoSharedVolume),
+            (Some(directory), None) => Mode::Standalone(directory),
+            (None, None) => Mode::LocalDev,
         };
         Ok(Checked {
             mode,
@@ -236,7 +263,8 @@ impl Options {
             advertised,
             admin_listen: self.admin_listen,
             shards: self.shards,
-            broker: BrokerId(self.broker_id),
+            broker: BrokerId(broker_id),
+            heartbeat_listen: self.heartbeat_listen,
             log_level: self.log_level,
             config,
             accept_nfs3: self.accept_nfs3,
@@ -298,7 +326,7 @@ fn settings_of_variable(text: &str) -> Result<Vec<Setting>, OptionError> {
     Ok(settings)
 }
 
-fn admin_address(text: &str) -> Result<SocketAddr, String> {
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
     let accepted = "accepted is HOST:PORT, for example 127.0.0.1:8080, [::1]:8080 or 0.0.0.0:0";
     let mut addresses = text.to_socket_addrs().map_err(|error| format!("{error}; {accepted}"))?;
     addresses.next().ok_or_else(|| format!("the host has no address; {accepted}"))
@@ -458,6 +486,16 @@ mod tests {
             "{error}"
         );
         assert!(check(&[], &[("MY_POD_NAME", "")]).is_ok());
+    }
+
+    #[test]
+    fn a_cluster_needs_a_volume() {
+        let error = check(&["--cluster-stand-in", "/s"], &[]).unwrap_err().to_string();
+        assert!(error.contains("--data-dir"), "{error}");
+        let checked = check(&["--cluster-stand-in", "/s", "--data-dir", "/d", "--broker-id", "7"], &[]).unwrap();
+        let outside = Outside::StandIn("/s".into());
+        assert_eq!(checked.mode, Mode::Cluster { data_directory: "/d".into(), outside });
+        assert_eq!((checked.broker, checked.heartbeat_listen.port()), (BrokerId(7), 9094));
     }
 
     #[test]

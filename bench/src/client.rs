@@ -8,12 +8,13 @@ use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use kaas_proto::kafka::frame::{self, Frame};
 use kaas_proto::kafka::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
+use kaas_proto::kafka::messages::delete_topics::DeleteTopicState;
 use kaas_proto::kafka::messages::fetch::{FetchPartition, FetchTopic};
 use kaas_proto::kafka::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
 use kaas_proto::kafka::messages::produce::{PartitionProduceData, TopicProduceData};
 use kaas_proto::kafka::messages::{
-    CreateTopicsRequest, FetchRequest, FetchResponse, ListOffsetsRequest, MetadataRequest, MetadataResponse,
-    ProduceRequest, ProduceResponse,
+    CreateTopicsRequest, DeleteTopicsRequest, FetchRequest, FetchResponse, ListOffsetsRequest, MetadataRequest,
+    MetadataResponse, ProduceRequest, ProduceResponse,
 };
 use kaas_proto::kafka::{ErrorCode, Request};
 use kaas_proto::types::{Offset, PartitionIndex};
@@ -24,6 +25,7 @@ pub const PRODUCE_VERSION: i16 = 12;
 pub const FETCH_VERSION: i16 = 12;
 const METADATA_VERSION: i16 = 12;
 const CREATE_TOPICS_VERSION: i16 = 7;
+const DELETE_TOPICS_VERSION: i16 = 6;
 const LIST_OFFSETS_VERSION: i16 = 7;
 
 /// One connection. Answers come in the order of the requests.
@@ -114,6 +116,19 @@ impl Client {
             result.error_message
         );
         self.wait_for_leaders(name, partitions)
+    }
+
+    /// Deletes a topic.
+    ///
+    /// # Errors
+    /// What the broker answers.
+    pub fn delete_topic(&mut self, name: &str) -> Result<()> {
+        let topic = DeleteTopicState { name: Some(name.into()), ..DeleteTopicState::default() };
+        let request = DeleteTopicsRequest { topics: vec![topic], timeout_ms: 60_000, ..DeleteTopicsRequest::default() };
+        let response = self.call(DELETE_TOPICS_VERSION, &request)?;
+        let result = response.responses.first().context("a row for the topic")?;
+        ensure!(result.error_code == ErrorCode::None, "delete {name}: {:?}", result.error_code);
+        Ok(())
     }
 
     /// Waits until this many partitions of a topic have a leader.

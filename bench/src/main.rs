@@ -10,6 +10,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 mod engine;
+mod assignment;
 mod first_light;
 mod raw;
 mod ring;
@@ -48,6 +49,8 @@ enum Command {
     },
     /// The same writes through the shard's ring, and the fence's read, as ratios.
     Ring,
+    /// The controller's next assignment: computed and written, by number of partitions.
+    Assignment,
 }
 
 fn main() -> Result<()> {
@@ -59,6 +62,7 @@ fn main() -> Result<()> {
         Command::Appending => engine::print_appending(&options.dir),
         Command::Recovery => engine::print_recovery(&options.dir),
         Command::IdleMemory { binary } => engine::print_idle_memory(&options.dir, &binary),
+        Command::Assignment => assignment::print(&options.dir),
         Command::Ring => ring::print(&options.dir),
     }
 }

@@ -46,6 +46,23 @@ impl ClusterState {
         Self { view, publish, leadership, ready: false }
     }
 
+    /// Starts with nothing to lead: an assignment will say what.
+    #[must_use]
+    pub fn of_cluster(publish: watch::Sender<Arc<ClusterView>>) -> Self {
+        let view = Arc::clone(&publish.borrow());
+        Self { view, publish, leadership: Leadership::default(), ready: false }
+    }
+
+    /// Shows another view to the shards. In a cluster; a standalone broker's view follows from what shards report.
+    pub(crate) fn show(&mut self, view: ClusterView) {
+        self.view = Arc::new(view);
+        self.publish.send_replace(Arc::clone(&self.view));
+    }
+
+    pub(crate) fn leadership_mut(&mut self) -> &mut Leadership {
+        &mut self.leadership
+    }
+
     #[must_use]
     pub fn view(&self) -> &Arc<ClusterView> {
         &self.view
@@ -119,7 +136,7 @@ impl ClusterState {
         superseded
     }
 
-    fn say_when_ready(&mut self) {
+    pub(crate) fn say_when_ready(&mut self) {
         if !self.ready {
             let counts = self.leadership.counts();
             self.ready = counts.settled();

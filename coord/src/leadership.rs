@@ -96,6 +96,20 @@ impl Leadership {
         self.partitions.entry(partition).or_insert(waiting);
     }
 
+    /// The shard is told again, at a higher epoch: whoever had the partition meanwhile counts no more.
+    pub fn assign_again(&mut self, partition: PartitionKey) {
+        if let Some(assigned) = self.partitions.get_mut(&partition)
+            && assigned.progress == Progress::Superseded
+        {
+            assigned.progress = Progress::Waiting;
+        }
+    }
+
+    /// Another broker is to lead the partition.
+    pub fn remove(&mut self, partition: PartitionKey) {
+        self.partitions.remove(&partition);
+    }
+
     /// The topic is gone. Late events of its partitions mean nothing.
     pub fn forget(&mut self, topic_id: TopicId) {
         self.partitions.retain(|partition, _| partition.topic_id != topic_id);

@@ -10,6 +10,7 @@ pub mod cluster_state;
 pub mod kubernetes;
 pub mod leadership;
 mod outbox;
+pub mod shards;
 mod signals;
 pub mod standalone;
 mod successor;

@@ -6,36 +6,31 @@
 
 use std::cell::RefCell;
 use std::convert::Infallible;
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
 
 use kaas_proto::config::broker::BrokerConfig;
-use kaas_proto::control::{ControlLink, ShardCommand, ShardEvent};
+use kaas_proto::control::{ControlLink, ShardEvent};
 use kaas_proto::format::cluster_id::ClusterId;
 use kaas_proto::types::{BrokerId, ShardId};
 use kaas_proto::view::{BrokerView, ClusterView, ListenerAddress};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::spawn_local;
-use tokio::time::{Instant, timeout_at};
 
 use crate::admin::{Admin, Facts};
 use crate::cluster_id::{self, ClusterIdError};
 use crate::cluster_state::{ClusterState, Superseded};
 use crate::outbox::{Outbox, OutboxFull};
+use crate::shards::{ShardHangs, first_ended, stop_shards};
 use crate::signals::Signals;
 use crate::successor::wait_for_successor;
 use crate::topics::decide::{PartitionLimit, loaded_config};
 use crate::topics::disk::FileSystem;
 use crate::topics::service::{TopicService, topic_view};
 use crate::topics::{StoreError, TopicDirectory, TopicStore};
-
-/// How long the shards have to answer what is in flight, to relinquish, and to end.
-const SHUTDOWN_WAIT: Duration = Duration::from_secs(20);
 
 /// What this broker is.
 #[derive(Clone, Debug)]
@@ -104,8 +99,8 @@ pub enum StandaloneError {
     Superseded(Superseded),
     #[error("shard {0} has ended")]
     ShardEnded(ShardId),
-    #[error("shard {0} did not finish within {seconds} s of being told to stop", seconds = SHUTDOWN_WAIT.as_secs())]
-    ShardHangs(ShardId),
+    #[error(transparent)]
+    ShardHangs(#[from] ShardHangs),
     #[error(transparent)]
     OutboxFull(#[from] OutboxFull),
 }
@@ -153,7 +148,7 @@ pub(crate) async fn run(
         stopped = stop_shards(&commands) => stopped,
         never = follow_on(&state, &mut events) => match never {},
     };
-    ended.and(stopped)
+    ended.and(stopped.map_err(StandaloneError::from))
 }
 
 /// Takes note of what shards report, all that is there at a time, until this broker is superseded.
@@ -176,33 +171,4 @@ async fn follow_on(state: &RefCell<ClusterState>, events: &mut mpsc::Receiver<Sh
     loop {
         follow(state, events).await;
     }
-}
-
-async fn first_ended(shards: &[mpsc::Sender<ShardCommand>]) -> ShardId {
-    let mut closed: Vec<_> = shards.iter().map(|shard| Box::pin(shard.closed())).collect();
-    poll_fn(move |context| {
-        let mut ended = (0..).map(ShardId).zip(&mut closed);
-        match ended.find_map(|(shard, closed)| closed.as_mut().poll(context).is_ready().then_some(shard)) {
-            Some(shard) => Poll::Ready(shard),
-            None => Poll::Pending,
-        }
-    })
-    .await
-}
-
-async fn stop_shards(shards: &[mpsc::Sender<ShardCommand>]) -> Result<(), StandaloneError> {
-    let deadline = Instant::now() + SHUTDOWN_WAIT;
-    let stop = |commands: mpsc::Sender<ShardCommand>| async move {
-        let (done, answer) = oneshot::channel();
-        // A shard that has ended already needs no telling.
-        if commands.send(ShardCommand::Shutdown { done }).await.is_ok() {
-            let _ = answer.await;
-        }
-    };
-    // All are told before the first is waited for.
-    let stopping: Vec<_> = shards.iter().map(|commands| spawn_local(stop(commands.clone()))).collect();
-    for (shard, stopped) in (0..).map(ShardId).zip(stopping) {
-        timeout_at(deadline, stopped).await.map_err(|_| StandaloneError::ShardHangs(shard))?.unwrap_or_default();
-    }
-    Ok(())
 }

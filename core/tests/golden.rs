@@ -12,10 +12,16 @@ use kaas_core::format::index::{BatchSpan, SegmentIndex};
 use kaas_core::format::manifest::{Manifest, Replaced};
 use kaas_core::format::producer_snapshot::{AbortedEntry, BatchEntry, ProducerEntry, ProducerSnapshot};
 use kaas_core::format::segment_name::SegmentName;
+use kaas_proto::format::assignment::{
+    AdvertisedListener, AssignedPartition, AssignedSlot, Assignment, BrokerHealth, RegisteredBroker,
+};
 use kaas_proto::format::cluster_id::ClusterId;
 use kaas_proto::format::topic_config::StoredTopicConfig;
 use kaas_proto::format::topic_id::TopicIdentity;
-use kaas_proto::types::{BrokerId, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
+use kaas_proto::types::{
+    AssignmentVersion, BrokerId, ControllerEpoch, Incarnation, LeaderEpoch, Offset, PartitionIndex, ProducerEpoch,
+    ProducerId, SlotId, TimestampMs,
+};
 
 macro_rules! golden {
     ($name:literal) => {
@@ -134,6 +140,50 @@ fn topic_config() {
             .into(),
     };
     check(golden, &value, &value.encode(), &StoredTopicConfig::decode(golden.1).unwrap());
+}
+
+#[test]
+fn assignment() {
+    let golden = golden!("assignment.json");
+    let broker = |id: i32, incarnation, rack: Option<&str>, health| RegisteredBroker {
+        id: BrokerId(id),
+        incarnation: Incarnation(incarnation),
+        rack: rack.map(Into::into),
+        listeners: vec![AdvertisedListener {
+            name: "PLAINTEXT".into(),
+            host: format!("kaas-{id}.kaas").into(),
+            port: 9092,
+            protocol: "PLAINTEXT".into(),
+        }],
+        health,
+    };
+    let partition = |partition| AssignedPartition {
+        topic: "orders".into(),
+        topic_id: "ASNFZ4mrze_-3LqYdlQyEA".parse().unwrap(),
+        partition: PartitionIndex(partition),
+        leader: BrokerId(0),
+        epoch: LeaderEpoch(3 + partition),
+        previous: (partition > 0).then_some(BrokerId(1)),
+    };
+    let slot = |slot| AssignedSlot {
+        slot: SlotId(slot),
+        leader: BrokerId(0),
+        epoch: LeaderEpoch(1 + i32::from(slot % 3)),
+        previous: (slot == 49).then_some(BrokerId(2)),
+    };
+    let value = Assignment {
+        controller_epoch: ControllerEpoch(7),
+        assignment_version: AssignmentVersion(42),
+        controller: BrokerId(0),
+        brokers: vec![
+            broker(0, 0xaa, Some("zone-a"), BrokerHealth::Alive),
+            broker(1, 0xbb, None, BrokerHealth::Draining),
+            broker(2, 0xcc, None, BrokerHealth::Dead),
+        ],
+        partitions: (0..2).map(partition).collect(),
+        consumer_groups: (0..50).map(slot).collect(),
+    };
+    check(golden, &value, &value.encode(), &Assignment::decode(golden.1).unwrap());
 }
 
 #[test]

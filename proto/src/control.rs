@@ -123,6 +123,8 @@ pub enum ShardCommand {
     Abandon { topic_id: TopicId, done: oneshot::Sender<()> },
     /// Relinquish everything, then end the shard.
     Shutdown { done: oneshot::Sender<()> },
+    /// Answers at once: the shard is alive.
+    Ping { reply: oneshot::Sender<()> },
     /// A snapshot of this shard's metrics.
     Metrics { reply: oneshot::Sender<Box<ShardMetrics>> },
 }

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use crate::control::PartitionKey;
-use crate::types::{PartitionIndex, SlotId, TopicId};
+use crate::types::{AssignmentVersion, ControllerEpoch, PartitionIndex, SlotId, TopicId};
 
 /// State of the cluster as a whole. No topic has this name.
 pub const CLUSTER_DIRECTORY: &str = "__cluster";
@@ -17,6 +17,13 @@ pub const CLUSTER_ID_FILE: &str = "cluster-id";
 pub const PRODUCER_IDS_DIRECTORY: &str = "producer-ids";
 /// In [`CLUSTER_DIRECTORY`]: one directory per slot, each like a partition.
 pub const COORDINATORS_DIRECTORY: &str = "coordinators";
+
+/// In [`CLUSTER_DIRECTORY`]: who leads what, [`crate::format::assignment`].
+pub const ASSIGNMENT_FILE: &str = "assignment.json";
+/// In [`CLUSTER_DIRECTORY`]: the assignment before that one.
+pub const FORMER_ASSIGNMENT_FILE: &str = "assignment.former.json";
+/// In [`CLUSTER_DIRECTORY`]: one empty file per controller epoch, made by the controller that has it.
+pub const CONTROLLER_EPOCHS_DIRECTORY: &str = "controller-epochs";
 
 /// In a topic's directory: which incarnation lives there, [`crate::format::topic_id`].
 pub const TOPIC_ID_FILE: &str = ".topic-id.json";
@@ -79,6 +86,34 @@ pub fn parse_unfinished_directory(name: &str) -> Option<TopicId> {
     name.strip_prefix(UNFINISHED_PREFIX)?.parse().ok()
 }
 
+/// The name under which a controller writes an assignment before it renames it: no two ever share one.
+#[must_use]
+pub fn assignment_temporary(epoch: ControllerEpoch, version: AssignmentVersion) -> String {
+    format!("assignment.{:08x}.{:016x}.tmp", epoch.0, version.0)
+}
+
+/// Whether `name` is one that [`assignment_temporary`] makes, and of which controller epoch.
+#[must_use]
+pub fn parse_assignment_temporary(name: &str) -> Option<ControllerEpoch> {
+    let (epoch, version) = name.strip_prefix("assignment.")?.strip_suffix(".tmp")?.split_once('.')?;
+    let epoch = ControllerEpoch(i32::from_str_radix(epoch, 16).ok()?);
+    let version = AssignmentVersion(i64::from_str_radix(version, 16).ok()?);
+    (assignment_temporary(epoch, version) == name).then_some(epoch)
+}
+
+/// The name of the file that stands for a controller epoch.
+#[must_use]
+pub fn controller_epoch_file(epoch: ControllerEpoch) -> String {
+    format!("{:08x}", epoch.0)
+}
+
+/// The controller epoch that `name` stands for.
+#[must_use]
+pub fn parse_controller_epoch_file(name: &str) -> Option<ControllerEpoch> {
+    let epoch = ControllerEpoch(i32::from_str_radix(name, 16).ok()?);
+    (controller_epoch_file(epoch) == name).then_some(epoch)
+}
+
 /// The partition that `name` stands for in an incarnation's directory. Anything else there is foreign.
 #[must_use]
 pub fn parse_partition(name: &str) -> Option<PartitionIndex> {
@@ -107,6 +142,12 @@ mod tests {
         assert_eq!(parse_deleted_directory(deleted_directory(id).to_str().unwrap()), Some(id));
         assert_eq!(parse_deleted_directory(".deleting-x"), None);
         assert_eq!(parse_unfinished_directory(unfinished_directory(id).to_str().unwrap()), Some(id));
+        let temporary = assignment_temporary(ControllerEpoch(26), AssignmentVersion(300));
+        assert_eq!(temporary, "assignment.0000001a.000000000000012c.tmp");
+        assert_eq!(parse_assignment_temporary(&temporary), Some(ControllerEpoch(26)));
+        assert_eq!(parse_assignment_temporary("assignment.1a.12c.tmp"), None);
+        assert_eq!(parse_controller_epoch_file(&controller_epoch_file(ControllerEpoch(26))), Some(ControllerEpoch(26)));
+        assert_eq!(parse_controller_epoch_file("+000001a"), None);
         assert_eq!(parse_partition("12"), Some(PartitionIndex(12)));
         for foreign in ["012", "-1", "+1", "", "1a", "2147483648", "lost+found"] {
             assert_eq!(parse_partition(foreign), None, "{foreign}");

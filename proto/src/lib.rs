@@ -4,6 +4,7 @@
 pub mod config;
 pub mod control;
 pub mod format;
+pub mod heartbeat;
 pub mod kafka;
 pub mod layout;
 pub mod metrics;

@@ -66,6 +66,66 @@ newtype!(
     /// A shard of this broker, from 0.
     ShardId(u16)
 );
+newtype!(
+    /// One controllership: rises with each election, never given twice.
+    ControllerEpoch(i32)
+);
+newtype!(
+    /// Rises with every assignment that a controller writes, also across controllers.
+    AssignmentVersion(i64)
+);
+
+/// One life of a broker's process: random, so that a broker that came back is not taken for the one that left.
+///
+/// Shown as 16 lower-case hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation(pub u64);
+
+impl Incarnation {
+    #[must_use]
+    pub fn random() -> Self {
+        Self(uuid::Uuid::new_v4().as_u64_pair().0)
+    }
+}
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A text that is no incarnation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an incarnation is 16 lower-case hex digits")]
+pub struct InvalidIncarnation;
+
+impl FromStr for Incarnation {
+    type Err = InvalidIncarnation;
+
+    fn from_str(text: &str) -> Result<Self, InvalidIncarnation> {
+        let incarnation = u64::from_str_radix(text, 16).map(Self).map_err(|_| InvalidIncarnation)?;
+        if incarnation.to_string() == text { Ok(incarnation) } else { Err(InvalidIncarnation) }
+    }
+}
+
+impl Serialize for Incarnation {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Incarnation {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
 
 /// How many coordinator slots a cluster has. Fixed: it is part of the layout on the volume.
 pub const COORDINATOR_SLOTS: u8 = 50;
@@ -192,6 +252,15 @@ mod tests {
         let random = TopicId::random();
         assert_eq!(random.to_string().parse(), Ok(random));
         assert_eq!(serde_json::from_str::<TopicId>(&serde_json::to_string(&random).unwrap()).unwrap(), random);
+    }
+
+    #[test]
+    fn incarnations_have_one_spelling() {
+        assert_eq!("00000000000000ff".parse(), Ok(Incarnation(255)));
+        assert_eq!(Incarnation(255).to_string(), "00000000000000ff");
+        for other in ["ff", "00000000000000FF", "+0000000000000ff", ""] {
+            assert_eq!(other.parse::<Incarnation>(), Err(InvalidIncarnation), "{other}");
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::cluster::ClusterHealth;
 use crate::cluster_state::ClusterState;
 use crate::outbox::Outbox;
 use prometheus::Exposition;
@@ -46,7 +47,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub version: &'static str,
-    /// `standalone` or `local-dev`.
+    /// `standalone`, `local-dev` or `cluster`.
     pub mode: &'static str,
     pub started: std::time::Instant,
 }
@@ -59,6 +60,7 @@ pub struct Admin {
     outbox: Rc<Outbox>,
     stopping: watch::Receiver<bool>,
     facts: Facts,
+    cluster: Option<ClusterHealth>,
     connections: Cell<usize>,
     refused: Cell<u64>,
 }
@@ -72,7 +74,14 @@ impl Admin {
         stopping: watch::Receiver<bool>,
         facts: Facts,
     ) -> Self {
-        Self { state, shards, outbox, stopping, facts, connections: Cell::new(0), refused: Cell::new(0) }
+        let (connections, refused) = (Cell::new(0), Cell::new(0));
+        Self { state, shards, outbox, stopping, facts, cluster: None, connections, refused }
+    }
+
+    /// Shows a broker of a cluster.
+    #[must_use]
+    pub(crate) fn in_cluster(self, health: ClusterHealth) -> Self {
+        Self { cluster: Some(health), ..self }
     }
 
     /// Serves until the task is dropped. Within a `LocalSet`.
@@ -113,9 +122,12 @@ impl Admin {
 
     fn readiness(&self) -> Response<Full<Bytes>> {
         let counts = self.state.borrow().leadership().counts();
-        let ready = counts.settled() && !*self.stopping.borrow();
+        let reason = self.cluster.as_ref().and_then(ClusterHealth::unready);
+        // In a cluster a superseded partition is about to be assigned anew.
+        let settled = counts.settled() && (self.cluster.is_none() || counts.superseded == 0);
+        let ready = settled && reason.is_none() && !*self.stopping.borrow();
         let body = json!({
-            "ready": ready, "assigned": counts.assigned, "leading": counts.leading, "waiting": counts.waiting,
+            "ready": ready, "reason": reason, "assigned": counts.assigned, "leading": counts.leading, "waiting": counts.waiting,
             "failed": counts.failed, "stalled": counts.stalled,
         });
         json_response(if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &body)
@@ -144,6 +156,7 @@ impl Admin {
             "broker": view.self_id,
             "shards": self.shards.len(),
             "topics": view.topics.len(),
+            "cluster": self.cluster.as_ref().map(ClusterHealth::show),
             "partitions": {
                 "assigned": counts.assigned, "leading": counts.leading, "waiting": counts.waiting,
                 "failed": counts.failed, "stalled": counts.stalled, "superseded": counts.superseded,

@@ -4,6 +4,7 @@
 //! behind them; tests put something in one process behind them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use kaas_proto::control::TopicRefusal;
@@ -22,6 +23,14 @@ pub struct Ports {
     /// Brokers whose endpoint is ready; `None` while that is not known. Only a freshly elected controller looks at it.
     pub ready_endpoints: watch::Receiver<Option<BTreeSet<BrokerId>>>,
 }
+
+/// Makes the ports, on the control thread and within its runtime.
+pub type OpenPorts = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = Result<Ports, PortsError>>>> + Send>;
+
+/// What lies outside can't be reached; says what to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PortsError(pub String);
 
 /// The election of the controller. Every broker takes part until it resigns.
 #[derive(Debug)]

@@ -297,7 +297,7 @@ pub(crate) fn topic_view(topic: &StoredTopic, config: Arc<TopicConfig>) -> Topic
 }
 
 /// Coordinator slots keep everything: their own snapshots bound them. Small segments let go early of what is behind one.
-fn slot_config() -> TopicConfig {
+pub(crate) fn slot_config() -> TopicConfig {
     let own = [("cleanup.policy", ""), ("retention.ms", "-1"), ("segment.bytes", "16777216")];
     let own = own.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     TopicConfig::resolve(&BrokerConfig::default(), &own).expect("these are accepted")

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use kaas_coord::admin::{self, Facts};
 use kaas_coord::standalone::{StandaloneOptions, prepare};
-use kaas_coord::thread::{self, ControlError};
+use kaas_coord::thread::{self, ControlError, Role};
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::control::{PartitionChange, PartitionKey, ShardCommand, ShardEvent, ShardLink, link};
 use kaas_proto::types::{BrokerId, LeaderEpoch, SlotId};
@@ -49,7 +49,7 @@ pub(crate) fn start(accident: Accident) -> Broker {
     let listener = admin::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let address = listener.local_addr().unwrap();
     let facts = Facts { version: "0", mode: "local-dev", started: Instant::now() };
-    let control = thread::start(prepared, control, listener, facts).unwrap();
+    let control = thread::start(Role::Standalone(prepared), control, listener, facts).unwrap();
     let journal = Journal::default();
     let shard = |link| {
         let journal = Arc::clone(&journal);

@@ -27,6 +27,8 @@ impl<E: Env> Shard<E> {
                 ShardCommand::TakeOver(command) => self.take_over(&command),
                 ShardCommand::Relinquish { partition } => self.relinquish(partition).await,
                 ShardCommand::Abandon { topic_id, done } => self.abandon(topic_id, done),
+                // Whoever asked may have given up waiting.
+                ShardCommand::Ping { reply } => drop(reply.send(())),
                 ShardCommand::Metrics { reply } => drop(reply.send(Box::new(self.metrics()))),
                 ShardCommand::Shutdown { done } => {
                     self.relinquish_all().await;

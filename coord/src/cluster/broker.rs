@@ -1,0 +1,347 @@
+//! One broker of a cluster put together: member, candidate, both ends of the heartbeat, admin endpoint, drain.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kaas_proto::config::broker::BrokerConfig;
+use kaas_proto::control::ControlLink;
+use kaas_proto::format::assignment::{Assignment, RegisteredBroker};
+use kaas_proto::types::{ControllerEpoch, ShardId};
+use kaas_proto::view::{BrokerView, ClusterView, ListenerAddress};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::spawn_local;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::assignment_file::AssignmentFile;
+use super::controller::{Candidate, ControllerFacts};
+use super::health::{self, ShardsAnswer};
+use super::heartbeat::client::{Client, Status, Told};
+use super::heartbeat::server;
+use super::member::Member;
+use super::ports::{Leadership, Ports};
+use super::topic_requests::TopicRequests;
+use super::watcher::Watcher;
+use crate::admin::{Admin, Facts};
+use crate::cluster_id;
+use crate::cluster_state::ClusterState;
+use crate::outbox::{Outbox, OutboxFull};
+use crate::shards::{ShardHangs, first_ended, stop_shards};
+use crate::signals::Signals;
+use crate::standalone::PrepareError;
+use crate::topics::decide::PartitionLimit;
+use crate::topics::disk::FileSystem;
+use crate::topics::{TopicDirectory, TopicStore};
+
+/// How long a broker that is told to stop may take to hand over what it leads. Then it closes it without.
+const DRAIN_WAIT: Duration = Duration::from_secs(10);
+/// How often it looks whether it has.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
+/// How long giving the Lease back may take.
+const RESIGN_WAIT: Duration = Duration::from_secs(2);
+/// After what was renamed aside could not be removed, before it is tried again.
+const SWEEP_PAUSE: Duration = Duration::from_secs(60);
+
+/// What this broker is.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// As the others are to know it; its `health` does not matter.
+    pub own: RegisteredBroker,
+    pub data_directory: PathBuf,
+    pub config: Arc<BrokerConfig>,
+    /// The process's limit of open files.
+    pub open_files: u64,
+    /// Where this broker itself reaches its own heartbeat listener, `HOST:PORT`.
+    pub heartbeat_address: Arc<str>,
+}
+
+/// What the volume says before anything runs.
+#[derive(Debug)]
+pub struct Prepared {
+    options: ClusterOptions,
+    topics: Arc<TopicDirectory>,
+    view: Arc<ClusterView>,
+}
+
+/// Opens the volume: cluster id, directories. Blocks.
+///
+/// # Errors
+/// The volume refused, or holds what is no cluster id.
+pub fn prepare(options: ClusterOptions) -> Result<Prepared, PrepareError> {
+    let root = options.data_directory.clone();
+    let topics = TopicDirectory::open(root.clone(), options.own.id, Arc::new(FileSystem))?;
+    let cluster_id = cluster_id::load_or_create(&root)?.to_string().into();
+    let listener = |listener: &kaas_proto::format::assignment::AdvertisedListener| ListenerAddress {
+        name: Arc::clone(&listener.name),
+        advertised: Some((Arc::clone(&listener.host), listener.port)),
+    };
+    let own = BrokerView {
+        id: options.own.id,
+        rack: options.own.rack.clone(),
+        // Until an assignment says that it is not.
+        fenced: true,
+        listeners: options.own.listeners.iter().map(listener).collect(),
+    };
+    let view = ClusterView { controller: None, ..ClusterView::empty(cluster_id, own) };
+    Ok(Prepared { options, topics: Arc::new(topics), view: Arc::new(view) })
+}
+
+impl Prepared {
+    /// What the shards see first. Nothing is led yet.
+    #[must_use]
+    pub fn view(&self) -> &Arc<ClusterView> {
+        &self.view
+    }
+}
+
+/// Why the broker ended, other than by being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    #[error("shard {0} has ended")]
+    ShardEnded(ShardId),
+    #[error(transparent)]
+    ShardHangs(#[from] ShardHangs),
+    #[error(transparent)]
+    OutboxFull(#[from] OutboxFull),
+    #[error("the heartbeat listener has failed: {0}")]
+    Heartbeat(#[from] tonic::transport::Error),
+}
+
+/// Drives the broker until it is told to stop. Within a `LocalSet` on the control thread.
+///
+/// # Errors
+/// The broker can't go on; the shards were stopped as far as they could be.
+pub(crate) async fn run(
+    prepared: Prepared,
+    ports: Ports,
+    link: ControlLink,
+    heartbeat_listener: TcpListener,
+    admin_listener: TcpListener,
+    mut signals: Signals,
+    facts: Facts,
+) -> Result<(), ClusterError> {
+    let Prepared { options, topics, view: first_view } = prepared;
+    let Ports { election, topics: topic_ports, ready_endpoints } = ports;
+    let ControlLink { commands, mut events, requests, view, stopping } = link;
+    let state = Rc::new(RefCell::new(ClusterState::of_cluster(view)));
+    let outbox = Rc::new(Outbox::start(&commands));
+    let status = Rc::new(Status::default());
+    let leadership = election.leadership;
+    let watcher = Watcher::new(AssignmentFile::new(&options.data_directory), leadership.clone());
+    let answers = Rc::new(ShardsAnswer::default());
+    let controller_facts = Rc::new(ControllerFacts::default());
+    let member = Member::new(
+        options.data_directory.clone(),
+        options.own.incarnation,
+        Rc::clone(&state),
+        Rc::clone(&outbox),
+        Rc::clone(&status),
+        Arc::clone(&options.config),
+    );
+    let health = ClusterHealth {
+        leadership: leadership.clone(),
+        assignment: watcher.accepted(),
+        own: options.own.clone(),
+        watcher: Rc::clone(&watcher),
+        status: Rc::clone(&status),
+        answers: Rc::clone(&answers),
+        controller: Rc::clone(&controller_facts),
+    };
+    let admin = Admin::new(Rc::clone(&state), commands.clone(), Rc::clone(&outbox), stopping.subscribe(), facts);
+    spawn_local(Rc::new(admin.in_cluster(health)).serve(admin_listener));
+
+    let looking = Rc::clone(&watcher);
+    spawn_local(async move { looking.run().await });
+    spawn_local(health::watch(commands.clone(), answers, Rc::clone(&watcher), Rc::clone(&status)));
+    let sweep = Rc::new(Notify::new());
+    spawn_local(sweep_volume(Arc::clone(&topics), Rc::clone(&sweep), Rc::clone(&controller_facts)));
+    let (sink, sink_receiver) = watch::channel(None);
+    let candidate = Candidate {
+        own: options.own.clone(),
+        file: AssignmentFile::new(&options.data_directory),
+        root: options.data_directory.clone(),
+        topics,
+        leadership: leadership.clone(),
+        desired: topic_ports.desired.clone(),
+        ready: ready_endpoints,
+        watcher: Rc::clone(&watcher),
+        sink,
+        sweep,
+        facts: controller_facts,
+    };
+    spawn_local(candidate.run());
+    let (outstanding, hearing, seen) = (Rc::clone(&member), Rc::clone(&member), Rc::clone(&watcher));
+    let client = Client {
+        broker: options.own.clone(),
+        cluster_id: Arc::clone(&first_view.cluster_id),
+        own_address: Arc::clone(&options.heartbeat_address),
+        leadership,
+        status: Rc::clone(&status),
+        outstanding: Box::new(move || outstanding.outstanding()),
+        hear: Box::new(move |told| match told {
+            Told::Assignment(epoch, version) => {
+                let accepted = seen.accepted().borrow().as_ref().map(|assignment| assignment.generation());
+                if accepted.is_none_or(|accepted| accepted < (epoch, version)) {
+                    seen.look();
+                }
+            }
+            Told::Released(partition) => hearing.released(partition),
+        }),
+    };
+    spawn_local(client.run());
+    let limit = PartitionLimit::of_open_files(options.open_files);
+    let service = TopicRequests::new(Rc::clone(&state), options.config, limit, topic_ports.requests);
+    spawn_local(service.serve(requests));
+
+    let (accepted, desired) = (watcher.accepted(), topic_ports.desired);
+    let mut following = Box::pin(member.run(accepted, desired, &mut events));
+    let serving = server::serve(heartbeat_listener, Arc::clone(&first_view.cluster_id), sink_receiver);
+    let mut serving = Box::pin(serving);
+    let ended = tokio::select! {
+        name = signals.next() => {
+            tracing::info!("{name}: handing over what this broker leads");
+            Ok(())
+        }
+        full = &mut following => full.map_err(ClusterError::from),
+        failed = &mut serving => failed.map_err(ClusterError::from),
+        shard = first_ended(&commands) => Err(ClusterError::ShardEnded(shard)),
+    };
+    spawn_local(signals.exit_at_next());
+    if ended.is_ok() {
+        // Followers go on while this broker drains: it is told whom to hand over to.
+        tokio::select! {
+            () = drain(&status, &member) => {}
+            _ = &mut following => {}
+            _ = &mut serving => {}
+        }
+    }
+    let (resigned, answer) = oneshot::channel();
+    if election.resign.send(resigned).is_ok() {
+        let _ = timeout(RESIGN_WAIT, answer).await;
+    }
+    outbox.stop();
+    stopping.send_replace(true);
+    drop(following);
+    // What shards report while they stop must not make them wait.
+    let listening = async {
+        while events.recv().await.is_some() {}
+        std::future::pending::<Infallible>().await
+    };
+    let stopped = tokio::select! {
+        stopped = stop_shards(&commands) => stopped,
+        never = listening => match never {},
+    };
+    ended.and(stopped.map_err(ClusterError::from))
+}
+
+/// Says that this broker is about to leave, and waits until it leads nothing any more, or nobody is there to take over.
+async fn drain(status: &Status, member: &Member) {
+    status.set_draining();
+    let deadline = Instant::now() + DRAIN_WAIT;
+    while !member.may_leave() {
+        if Instant::now() >= deadline {
+            tracing::warn!("not everything was handed over in time: the others find out by themselves");
+            return;
+        }
+        sleep(DRAIN_LOOK).await;
+    }
+    tracing::info!("drained");
+}
+
+/// Removes what deletions leave behind, while this broker is the controller. For ever.
+async fn sweep_volume(topics: Arc<TopicDirectory>, due: Rc<Notify>, controller: Rc<ControllerFacts>) {
+    let store = TopicStore::Directory(topics);
+    loop {
+        let store = store.clone();
+        let clean = controller.epoch.get().is_none() || crate::topics::blocking(move || store.sweep()).await;
+        if clean {
+            due.notified().await;
+        } else {
+            let _ = timeout(SWEEP_PAUSE, due.notified()).await;
+        }
+    }
+}
+
+/// What the admin endpoint shows beside what every broker has. Control thread.
+pub(crate) struct ClusterHealth {
+    leadership: watch::Receiver<Leadership>,
+    assignment: watch::Receiver<Option<Arc<Assignment>>>,
+    own: RegisteredBroker,
+    watcher: Rc<Watcher>,
+    status: Rc<Status>,
+    answers: Rc<ShardsAnswer>,
+    controller: Rc<ControllerFacts>,
+}
+
+impl std::fmt::Debug for ClusterHealth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClusterHealth").field("own", &self.own).finish_non_exhaustive()
+    }
+}
+
+impl ClusterHealth {
+    /// Why this broker should not be sent clients, beside partitions that are still to come.
+    pub(crate) fn unready(&self) -> Option<&'static str> {
+        let assignment = self.assignment.borrow();
+        let row = assignment.as_ref().and_then(|assignment| assignment.broker(self.own.id));
+        if self.status.is_draining() {
+            Some("it is about to leave")
+        } else if !self.answers.is_fine() {
+            Some("a shard does not answer")
+        } else if row.is_none_or(|row| row.incarnation != self.own.incarnation) {
+            Some("no assignment knows this broker yet")
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn show(&self) -> Value {
+        let assignment = self.assignment.borrow();
+        let election = match &*self.leadership.borrow() {
+            Leadership::Unknown => json!({ "role": "unknown" }),
+            Leadership::Follower { lease_transitions, controller } => json!({
+                "role": "follower", "leaseTransitions": lease_transitions, "controller": controller.broker,
+                "controllerAddress": &*controller.heartbeat,
+            }),
+            Leadership::Controller { lease_transitions, act_until } => json!({
+                "role": "controller", "leaseTransitions": lease_transitions,
+                "mayActForMs": millis(act_until.saturating_duration_since(Instant::now())),
+            }),
+        };
+        let controller = &self.controller;
+        let term = controller.epoch.get().map(|epoch: ControllerEpoch| {
+            json!({
+                "epoch": epoch, "brokersConnected": controller.connected.get(),
+                "assignmentsWritten": controller.written.get(),
+                "lastWriteMs": millis(*controller.last_write.borrow()),
+            })
+        });
+        json!({
+            "incarnation": self.own.incarnation.to_string(),
+            "election": election,
+            "term": term,
+            "connectedToController": self.status.is_connected(),
+            "healthy": self.status.is_healthy(),
+            "draining": self.status.is_draining(),
+            "assignment": assignment.as_ref().map(|assignment| json!({
+                "controllerEpoch": assignment.controller_epoch,
+                "version": assignment.assignment_version,
+                "controller": assignment.controller,
+                "brokers": assignment.brokers.iter().map(|broker| json!({
+                    "id": broker.id, "health": broker.health,
+                })).collect::<Vec<_>>(),
+            })),
+            "volumeAnsweredMsAgo": millis(self.watcher.age()),
+            "staleAssignmentsRejected": self.watcher.rejected(),
+        })
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

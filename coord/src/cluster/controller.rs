@@ -1,0 +1,449 @@
+//! The controller: for as long as this broker holds the Lease.
+//!
+//! ```text
+//!   elected ──▶ load the assignment, claim an epoch, read which topics are on the volume
+//!                    │
+//!                    ▼
+//!            ┌── compute ──▶ write (temporary name, sync) ── still elected? ──▶ rename ──▶ push
+//!            │                                                    │ no
+//!            └── a broker came, went, drains, reports an epoch;   ▼
+//!                topics changed; a foreign file was found      withdraw, end
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kaas_proto::control::PartitionKey;
+use kaas_proto::format::assignment::{Assignment, RegisteredBroker};
+use kaas_proto::heartbeat::{BrokerMessage, ControllerMessage};
+use kaas_proto::types::{BrokerId, ControllerEpoch};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
+
+use super::assignment_file::{AssignmentFile, AssignmentFileError};
+use super::follower::{Report, What};
+use super::found_epochs::find_epochs;
+use super::heartbeat::messages::{report, wire_report};
+use super::heartbeat::server::{EVENT_QUEUE_LENGTH, EventSink, SessionEvent, ToBroker};
+use super::plan::{Inputs, TakenEpochs, next_assignment, says_the_same};
+use super::ports::{DesiredTopics, Leadership};
+use super::provision::Provisioner;
+use super::registry::{HEARTBEAT_INTERVAL, Registry, SessionId};
+use super::watcher::Watcher;
+use crate::topics::{StoreError, TopicDirectory, blocking};
+
+/// After something on the volume did not work, before it is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// A term could not begin, or go on.
+#[derive(Debug, thiserror::Error)]
+enum TermError {
+    #[error(transparent)]
+    File(#[from] AssignmentFileError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the epochs in the partitions' directories can't be read: {0}")]
+    Epochs(std::io::Error),
+    #[error("the controller of epoch {0} has written an assignment: this one's own epoch {1} is over")]
+    Deposed(ControllerEpoch, ControllerEpoch),
+    #[error("not elected any more")]
+    NotElected,
+}
+
+/// Control thread, of every broker.
+pub(crate) struct Candidate {
+    pub(crate) own: RegisteredBroker,
+    pub(crate) file: AssignmentFile,
+    pub(crate) root: std::path::PathBuf,
+    pub(crate) topics: Arc<TopicDirectory>,
+    pub(crate) leadership: watch::Receiver<Leadership>,
+    pub(crate) desired: watch::Receiver<Option<Arc<DesiredTopics>>>,
+    pub(crate) ready: watch::Receiver<Option<BTreeSet<BrokerId>>>,
+    pub(crate) watcher: Rc<Watcher>,
+    pub(crate) sink: watch::Sender<EventSink>,
+    pub(crate) sweep: Rc<Notify>,
+    pub(crate) facts: Rc<ControllerFacts>,
+}
+
+/// What the admin endpoint shows of the controller.
+#[derive(Debug, Default)]
+pub(crate) struct ControllerFacts {
+    /// The epoch of the term that this broker is in.
+    pub(crate) epoch: Cell<Option<ControllerEpoch>>,
+    pub(crate) connected: Cell<usize>,
+    pub(crate) written: Cell<u64>,
+    /// How long the last assignment took from the cause to the rename.
+    pub(crate) last_write: RefCell<Duration>,
+}
+
+impl Candidate {
+    /// Governs whenever it is elected, for ever.
+    pub(crate) async fn run(self) {
+        let mut leadership = self.leadership.clone();
+        loop {
+            let elected = |leadership: &Leadership| deadline_in(leadership).is_some_and(|until| until > Instant::now());
+            if leadership.wait_for(elected).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            let ended = self.govern().await;
+            self.sink.send_replace(None);
+            self.facts.epoch.set(None);
+            match ended {
+                TermError::NotElected => tracing::info!("not the controller any more"),
+                error => tracing::error!("the controller begins anew: {error}"),
+            }
+            let _ = timeout_at(Instant::now() + RETRY_PAUSE, leadership.changed()).await;
+        }
+    }
+
+    /// Returns when this term is over, and why.
+    async fn govern(&self) -> TermError {
+        match self.begin().await {
+            Ok(mut term) => match term.run().await {
+                Ok(never) => match never {},
+                Err(error) => error,
+            },
+            Err(error) => error,
+        }
+    }
+
+    async fn begin(&self) -> Result<Term<'_>, TermError> {
+        let lease_transitions = match &*self.leadership.borrow() {
+            Leadership::Controller { lease_transitions, .. } => *lease_transitions,
+            Leadership::Unknown | Leadership::Follower { .. } => return Err(TermError::NotElected),
+        };
+        let (file, directory, root) = (self.file.clone(), Arc::clone(&self.topics), self.root.clone());
+        let load = blocking(move || {
+            let stored = file.load()?;
+            let written = stored.assignment.as_ref().map_or(0, |assignment| assignment.controller_epoch.0);
+            let epoch = file.claim_epoch(ControllerEpoch(lease_transitions.max(written).saturating_add(1)))?;
+            let assigned = stored.assignment.iter().flat_map(|assignment| &assignment.partitions);
+            let provisioner = Provisioner::load(directory, assigned.map(|partition| partition.topic_id))?;
+            let taken = if stored.assignment.is_none() || stored.lost.is_some() {
+                find_epochs(&root, &provisioner.on_volume()).map_err(TermError::Epochs)?
+            } else {
+                TakenEpochs::default()
+            };
+            Ok::<_, TermError>((stored, epoch, provisioner, taken))
+        });
+        let (stored, epoch, provisioner, taken) = self.while_elected(load).await??;
+        if let Some(lost) = &stored.lost {
+            tracing::error!(
+                "THE ASSIGNMENT IS LOST: {lost}. Going on from {}, above the epochs that lie in the partitions' directories",
+                if stored.assignment.is_some() { "the one before it" } else { "nothing" }
+            );
+        }
+        tracing::info!(%epoch, lease_transitions, "this broker is the controller");
+        self.facts.epoch.set(Some(epoch));
+        let now = Instant::now();
+        let former = stored.assignment.as_ref().map_or(&[][..], |assignment| &assignment.brokers);
+        let registry = Registry::new(self.own.clone(), former, self.ready.borrow().as_ref(), now);
+        let (sender, events) = mpsc::channel(EVENT_QUEUE_LENGTH);
+        self.sink.send_replace(Some(sender));
+        Ok(Term {
+            candidate: self,
+            epoch,
+            registry,
+            taken,
+            provisioner: Some(provisioner),
+            events,
+            sessions: HashMap::new(),
+            former: stored.assignment,
+            written: false,
+        })
+    }
+
+    /// Waits for something, but no longer than this broker may act.
+    async fn while_elected<T>(&self, work: impl Future<Output = T>) -> Result<T, TermError> {
+        tokio::select! {
+            done = work => Ok(done),
+            () = self.term_over() => Err(TermError::NotElected),
+        }
+    }
+
+    /// Completes when this broker must not act any more.
+    async fn term_over(&self) {
+        let mut leadership = self.leadership.clone();
+        loop {
+            let Some(until) = deadline_in(&leadership.borrow_and_update()) else { return };
+            tokio::select! {
+                () = sleep_until(until) => return,
+                changed = leadership.changed() => {
+                    if changed.is_err() {
+                        sleep_until(until).await;
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn may_act(&self) -> bool {
+        deadline_in(&self.leadership.borrow()).is_some_and(|until| Instant::now() < until)
+    }
+}
+
+fn deadline_in(leadership: &Leadership) -> Option<Instant> {
+    match leadership {
+        Leadership::Controller { act_until, .. } => Some(*act_until),
+        Leadership::Unknown | Leadership::Follower { .. } => None,
+    }
+}
+
+struct Session {
+    id: SessionId,
+    to_broker: ToBroker,
+}
+
+/// One term of office.
+struct Term<'a> {
+    candidate: &'a Candidate,
+    epoch: ControllerEpoch,
+    registry: Registry,
+    taken: TakenEpochs,
+    /// Absent while it works on another thread.
+    provisioner: Option<Provisioner>,
+    events: mpsc::Receiver<SessionEvent>,
+    sessions: HashMap<BrokerId, Session>,
+    /// The last assignment, also that of another controller.
+    former: Option<Assignment>,
+    /// Something was written in this term.
+    written: bool,
+}
+
+enum Never {}
+
+impl Term<'_> {
+    async fn run(&mut self) -> Result<Never, TermError> {
+        let mut desired = self.candidate.desired.clone();
+        desired.mark_changed();
+        let mut tick = interval(HEARTBEAT_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut provisioned = true;
+        let mut batch = Vec::new();
+        loop {
+            tokio::select! {
+                () = self.candidate.term_over() => return Err(TermError::NotElected),
+                Ok(()) = desired.changed() => {
+                    let topics = desired.borrow_and_update().clone();
+                    provisioned = self.follow_topics(topics).await?;
+                }
+                count = self.events.recv_many(&mut batch, EVENT_QUEUE_LENGTH) => {
+                    if count == 0 {
+                        return Err(TermError::NotElected);
+                    }
+                    let released = batch.drain(..).filter_map(|event| self.note(event)).collect::<Vec<_>>();
+                    released.into_iter().for_each(|(broker, reports)| self.pass_on(broker, &reports));
+                    self.recompute().await?;
+                }
+                _ = tick.tick() => {
+                    self.registry.expire(Instant::now());
+                    self.look_after_the_file().await?;
+                    if !provisioned {
+                        let topics = desired.borrow().clone();
+                        provisioned = self.follow_topics(topics).await?;
+                    }
+                    self.recompute().await?;
+                    self.send_to_all();
+                }
+            }
+        }
+    }
+
+    /// Makes assignment and volume follow the topics that are desired: first the assignment, which names nothing of what
+    /// is gone, then the volume, then the assignment with what is new. Says whether all is as desired.
+    async fn follow_topics(&mut self, topics: Option<Arc<DesiredTopics>>) -> Result<bool, TermError> {
+        self.recompute().await?;
+        let Some(topics) = topics else { return Ok(true) };
+        let Some(mut provisioner) = self.provisioner.take() else { return Ok(false) };
+        let work = blocking(move || {
+            let done = provisioner.reconcile(&topics);
+            (provisioner, done)
+        });
+        let (provisioner, done) = self.candidate.while_elected(work).await?;
+        self.provisioner = Some(provisioner);
+        self.candidate.sweep.notify_one();
+        self.recompute().await?;
+        Ok(done)
+    }
+
+    /// Takes note of what a session says. Returns what the broker has let go of.
+    fn note(&mut self, event: SessionEvent) -> Option<(BrokerId, Vec<Report>)> {
+        let now = Instant::now();
+        match event {
+            SessionEvent::Began { session, broker, to_broker } => {
+                tracing::info!(broker = %broker.id, incarnation = %broker.incarnation, "a broker has come");
+                // Dropping a former session's sender ends it.
+                self.sessions.insert(broker.id, Session { id: session, to_broker });
+                self.send(broker.id, Vec::new());
+                self.registry.connect(session, broker, now);
+                None
+            }
+            SessionEvent::Heard { session, broker, message } => {
+                if !self.registry.heard(broker, session, message.healthy, message.draining, now) {
+                    return None;
+                }
+                let relinquished = self.note_reports(broker, &message);
+                (!relinquished.is_empty()).then_some((broker, relinquished))
+            }
+            SessionEvent::Ended { session, broker } => {
+                self.registry.disconnect(broker, session);
+                if self.sessions.get(&broker).is_some_and(|current| current.id == session) {
+                    tracing::info!(%broker, "the session of a broker has ended");
+                    self.sessions.remove(&broker);
+                }
+                None
+            }
+        }
+    }
+
+    fn note_reports(&mut self, broker: BrokerId, message: &BrokerMessage) -> Vec<Report> {
+        let mut relinquished = Vec::new();
+        for report in message.reports.iter().filter_map(report) {
+            match (report.what, self.registry.incarnation(broker)) {
+                (What::Leads, Some(incarnation)) => {
+                    self.taken.led(report.partition, report.epoch, (broker, incarnation));
+                }
+                (What::Leads | What::Superseded, _) => self.taken.found(report.partition, report.epoch),
+                (What::Relinquished, _) => relinquished.push(report),
+            }
+        }
+        relinquished
+    }
+
+    /// Tells new leaders that those before them have let go.
+    fn pass_on(&mut self, from: BrokerId, reports: &[Report]) {
+        let mut by_leader: HashMap<BrokerId, Vec<Report>> = HashMap::new();
+        for report in reports {
+            if let Some(leader) = self.leader_of(report.partition).filter(|&leader| leader != from) {
+                by_leader.entry(leader).or_default().push(*report);
+            }
+        }
+        for (leader, reports) in by_leader {
+            self.send(leader, reports);
+        }
+    }
+
+    fn leader_of(&self, partition: PartitionKey) -> Option<BrokerId> {
+        let assignment = self.former.as_ref()?;
+        if let Some(slot) = partition.slot() {
+            return Some(assignment.consumer_groups.get(usize::from(slot.0))?.leader);
+        }
+        // Few are asked for at a time, and they are many only when a whole broker leaves.
+        let found = assignment.partitions.iter().find(|row| row.key() == partition)?;
+        Some(found.leader)
+    }
+
+    fn send(&self, broker: BrokerId, relinquished: Vec<Report>) {
+        let Some(session) = self.sessions.get(&broker) else { return };
+        let generation = self.former.as_ref().filter(|_| self.written).map(Assignment::generation);
+        let message = ControllerMessage {
+            controller_epoch: generation.map_or(0, |(epoch, _)| epoch.0),
+            assignment_version: generation.map_or(0, |(_, version)| version.0),
+            relinquished: relinquished.iter().map(wire_report).collect(),
+        };
+        // A broker that takes nothing is about to be found silent; a report that it misses costs it a short wait.
+        let _ = session.to_broker.try_send(Ok(message));
+    }
+
+    fn send_to_all(&self) {
+        self.sessions.keys().for_each(|&broker| self.send(broker, Vec::new()));
+    }
+
+    /// Writes an assignment if what it says has changed.
+    async fn recompute(&mut self) -> Result<(), TermError> {
+        let began = Instant::now();
+        let Some(next) = self.next() else { return Ok(()) };
+        let unchanged =
+            self.former.as_ref().filter(|_| self.written).is_some_and(|former| says_the_same(former, &next));
+        if unchanged {
+            return Ok(());
+        }
+        match self.write(next).await {
+            Ok(()) => {}
+            Err(TermError::File(error)) => {
+                // The next tick tries it again.
+                tracing::error!("{error}; the cluster goes on as assigned before");
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        let facts = &self.candidate.facts;
+        facts.connected.set(self.registry.connected());
+        facts.written.set(facts.written.get() + 1);
+        *facts.last_write.borrow_mut() = began.elapsed();
+        self.candidate.watcher.look();
+        self.send_to_all();
+        Ok(())
+    }
+
+    fn next(&self) -> Option<Assignment> {
+        let desired = self.candidate.desired.borrow().clone();
+        let topics = self.provisioner.as_ref()?.assignable(desired.as_deref());
+        let candidates = self.registry.candidates();
+        self.candidate.facts.connected.set(self.registry.connected());
+        let inputs = Inputs {
+            controller: self.candidate.own.id,
+            controller_epoch: self.epoch,
+            brokers: self.registry.brokers(&candidates),
+            candidates: &candidates,
+            topics: &topics,
+            taken: &self.taken,
+        };
+        Some(next_assignment(self.former.as_ref(), inputs))
+    }
+
+    async fn write(&mut self, next: Assignment) -> Result<(), TermError> {
+        let (file, former) = (self.candidate.file.clone(), self.former.take());
+        let staging = blocking(move || {
+            let staged = file.stage(&next, former.as_ref());
+            (staged, next, former)
+        });
+        let (staged, next, former) = self.candidate.while_elected(staging).await?;
+        self.former = former;
+        let staged = staged?;
+        // The last look before it counts: the write may have taken long.
+        if !self.candidate.may_act() {
+            let _ = blocking(move || staged.withdraw()).await;
+            return Err(TermError::NotElected);
+        }
+        let publishing = blocking(move || staged.publish());
+        // Also when publishing fails it may count: so this one is the last.
+        let version = next.assignment_version;
+        let (brokers, partitions) = (next.brokers.len(), next.partitions.len());
+        self.taken.forget_older_than(&next);
+        self.former = Some(next);
+        self.written = false;
+        self.candidate.while_elected(publishing).await??;
+        self.written = true;
+        tracing::info!(epoch = %self.epoch, %version, brokers, partitions, "assignment written");
+        Ok(())
+    }
+
+    /// Makes sure that the file is the own one: a controller that was deposed may have put another in its place.
+    async fn look_after_the_file(&mut self) -> Result<(), TermError> {
+        let Some(own) = self.former.as_ref().filter(|_| self.written).map(Assignment::generation) else {
+            return Ok(());
+        };
+        let file = self.candidate.file.clone();
+        let reading = blocking(move || {
+            let bytes = file.read()?;
+            Ok::<_, AssignmentFileError>(bytes.map(|bytes| Assignment::decode(&bytes).map(|found| found.generation())))
+        });
+        let what = match self.candidate.while_elected(reading).await? {
+            Ok(Some(Ok(found))) if found == own => return Ok(()),
+            Ok(Some(Ok((epoch, _)))) if epoch > self.epoch => return Err(TermError::Deposed(epoch, self.epoch)),
+            Ok(Some(Ok((epoch, version)))) => format!("it is of controller epoch {epoch}, version {version}"),
+            Ok(Some(Err(error))) => error.to_string(),
+            Ok(None) => "it is missing".to_owned(),
+            // What can't be read can't be judged.
+            Err(_) => return Ok(()),
+        };
+        tracing::warn!("assignment.json is not the one that this controller wrote ({what}): it is written again");
+        self.written = false;
+        Ok(())
+    }
+}

@@ -1,0 +1,237 @@
+//! This broker's side: keeps a session with whoever is the controller.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kaas_proto::control::PartitionKey;
+use kaas_proto::format::assignment::RegisteredBroker;
+use kaas_proto::heartbeat::{BrokerMessage, ControllerMessage};
+use kaas_proto::types::{AssignmentVersion, ControllerEpoch};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Endpoint;
+
+use super::messages::{MAX_REPORTS, registration, report, wire_report};
+use super::service::heartbeat_client::HeartbeatClient;
+use crate::cluster::follower::Report;
+use crate::cluster::ports::Leadership;
+use crate::cluster::registry::{HEARTBEAT_INTERVAL, SESSION_TIMEOUT};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// After a session that ended, before the next one.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+/// Messages that the transport has not taken yet.
+const MESSAGE_QUEUE_LENGTH: usize = 16;
+
+/// Control thread: what this broker has to tell the controller.
+#[derive(Debug, Default)]
+pub struct Status {
+    healthy: Cell<bool>,
+    draining: Cell<bool>,
+    applied: Cell<(ControllerEpoch, AssignmentVersion)>,
+    connected: Cell<bool>,
+    reports: RefCell<Vec<Report>>,
+    changed: Notify,
+}
+
+impl Status {
+    /// Goes out at once if it is news.
+    pub fn set_healthy(&self, healthy: bool) {
+        if self.healthy.replace(healthy) != healthy {
+            self.changed.notify_one();
+        }
+    }
+
+    pub fn set_draining(&self) {
+        self.draining.set(true);
+        self.changed.notify_one();
+    }
+
+    pub fn set_applied(&self, generation: (ControllerEpoch, AssignmentVersion)) {
+        self.applied.set(generation);
+    }
+
+    /// Goes out at once. Without a session it is dropped: the next one begins with all that is outstanding.
+    pub fn report(&self, report: Report) {
+        if self.connected.get() {
+            self.reports.borrow_mut().push(report);
+            self.changed.notify_one();
+        }
+    }
+
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.healthy.get()
+    }
+
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Whether there is a session with a controller.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.connected.get()
+    }
+
+    fn message(&self) -> BrokerMessage {
+        let (epoch, version) = self.applied.get();
+        let mut reports = self.reports.borrow_mut();
+        let sent = reports.len().min(MAX_REPORTS);
+        let message = BrokerMessage {
+            registration: None,
+            healthy: self.healthy.get(),
+            draining: self.draining.get(),
+            controller_epoch: epoch.0,
+            assignment_version: version.0,
+            reports: reports.drain(..sent).map(|report| wire_report(&report)).collect(),
+        };
+        if !reports.is_empty() {
+            self.changed.notify_one();
+        }
+        message
+    }
+}
+
+/// What the controller has told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// There is an assignment of this generation.
+    Assignment(ControllerEpoch, AssignmentVersion),
+    /// Whoever led the partition before has let go of it.
+    Released(PartitionKey),
+}
+
+/// Control thread. What a session needs.
+pub struct Client {
+    pub broker: RegisteredBroker,
+    pub cluster_id: Arc<str>,
+    /// Where this broker itself listens for heartbeats, `HOST:PORT`.
+    pub own_address: Arc<str>,
+    pub leadership: watch::Receiver<Leadership>,
+    pub status: Rc<Status>,
+    /// What each session begins with.
+    pub outstanding: Box<dyn Fn() -> Vec<Report>>,
+    /// Takes note of what the controller tells, at once.
+    pub hear: Box<dyn Fn(Told)>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("broker", &self.broker.id).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Keeps a session for as long as somebody is the controller, for ever.
+    pub async fn run(mut self) {
+        let mut complaint = String::new();
+        loop {
+            let Some(address) = self.controller_address() else {
+                if self.leadership.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            };
+            let mut leadership = self.leadership.clone();
+            let moved = async {
+                let elsewhere = |leadership: &Leadership| address_in(leadership, &self.own_address) != Some(&address);
+                // Without an election there is nothing to go by.
+                if leadership.wait_for(elsewhere).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            let ended = tokio::select! {
+                ended = self.session(&address) => ended.err().map(|status| status.to_string()),
+                () = moved => None,
+            };
+            self.status.connected.set(false);
+            self.status.reports.borrow_mut().clear();
+            if let Some(ended) = ended.filter(|ended| *ended != complaint) {
+                tracing::warn!(controller = &*address, "the session with the controller has ended: {ended}");
+                complaint = ended;
+            }
+            sleep(RECONNECT_PAUSE).await;
+        }
+    }
+
+    fn controller_address(&self) -> Option<Arc<str>> {
+        address_in(&self.leadership.borrow(), &self.own_address).cloned()
+    }
+
+    async fn session(&self, address: &str) -> Result<(), tonic::Status> {
+        let unusable = |error: tonic::transport::Error| tonic::Status::unavailable(in_words(&error));
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(unusable)?;
+        let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true).connect().await.map_err(unusable)?;
+        let (messages, outbound) = mpsc::channel(MESSAGE_QUEUE_LENGTH);
+        *self.status.reports.borrow_mut() = (self.outstanding)();
+        self.status.connected.set(true);
+        let registration = Some(registration(&self.broker, &self.cluster_id));
+        let first = BrokerMessage { registration, ..self.status.message() };
+        let full = |_| tonic::Status::unavailable("the transport takes no messages");
+        messages.try_send(first).map_err(full)?;
+        let opening = HeartbeatClient::new(channel).session(ReceiverStream::new(outbound)).await;
+        let mut inbound = opening?.into_inner();
+        let mut beat = interval(HEARTBEAT_INTERVAL);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let talk = async {
+            loop {
+                tokio::select! {
+                    _ = beat.tick() => {}
+                    () = self.status.changed.notified() => {}
+                }
+                let sent = timeout(SESSION_TIMEOUT, messages.send(self.status.message())).await;
+                if !matches!(sent, Ok(Ok(()))) {
+                    return Err(tonic::Status::unavailable("the controller takes no messages"));
+                }
+            }
+        };
+        let listen = async {
+            loop {
+                match timeout(SESSION_TIMEOUT, inbound.message()).await {
+                    Ok(Ok(Some(message))) => self.hear(&message),
+                    Ok(Ok(None)) => return Err(tonic::Status::unavailable("the controller has closed it")),
+                    Ok(Err(status)) => return Err(status),
+                    Err(_) => return Err(tonic::Status::deadline_exceeded("the controller is silent")),
+                }
+            }
+        };
+        tokio::select! {
+            ended = talk => ended,
+            ended = listen => ended,
+        }
+    }
+
+    fn hear(&self, message: &ControllerMessage) {
+        if message.assignment_version > 0 {
+            let epoch = ControllerEpoch(message.controller_epoch);
+            (self.hear)(Told::Assignment(epoch, AssignmentVersion(message.assignment_version)));
+        }
+        for released in message.relinquished.iter().filter_map(report) {
+            (self.hear)(Told::Released(released.partition));
+        }
+    }
+}
+
+fn address_in<'a>(leadership: &'a Leadership, own: &'a Arc<str>) -> Option<&'a Arc<str>> {
+    match leadership {
+        Leadership::Unknown => None,
+        Leadership::Follower { controller, .. } => Some(&controller.heartbeat),
+        Leadership::Controller { .. } => Some(own),
+    }
+}
+
+/// The error and its causes: tonic's own text names none.
+fn in_words(error: &tonic::transport::Error) -> String {
+    let mut said = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        said = format!("{said}: {error}");
+        cause = error.source();
+    }
+    said
+}

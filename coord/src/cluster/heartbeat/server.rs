@@ -1,0 +1,137 @@
+//! The controller's side: takes sessions in, and hands on what they say.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use kaas_proto::format::assignment::RegisteredBroker;
+use kaas_proto::heartbeat::{BrokerMessage, ControllerMessage};
+use kaas_proto::types::BrokerId;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::messages::registered;
+use super::service::heartbeat_server::{Heartbeat, HeartbeatServer};
+use crate::cluster::registry::{SESSION_TIMEOUT, SessionId};
+
+/// Sessions at a time, those included that are about to end.
+const MAX_SESSIONS: usize = 1024;
+/// Messages that may wait for the controller; who sends more has to wait, too.
+pub const EVENT_QUEUE_LENGTH: usize = 256;
+/// Messages that may wait for a broker. Each makes those before it superfluous, but for reports.
+const MESSAGE_QUEUE_LENGTH: usize = 64;
+
+/// To a broker. Dropping it ends the session.
+pub type ToBroker = mpsc::Sender<Result<ControllerMessage, Status>>;
+
+/// What happens in sessions.
+#[derive(Debug)]
+pub enum SessionEvent {
+    Began { session: SessionId, broker: RegisteredBroker, to_broker: ToBroker },
+    Heard { session: SessionId, broker: BrokerId, message: BrokerMessage },
+    Ended { session: SessionId, broker: BrokerId },
+}
+
+/// Where events go; `None` while this broker is not the controller.
+pub type EventSink = Option<mpsc::Sender<SessionEvent>>;
+
+/// Serves until the task is dropped.
+///
+/// # Errors
+/// The listener failed.
+pub async fn serve(
+    listener: TcpListener,
+    cluster_id: Arc<str>,
+    sink: watch::Receiver<EventSink>,
+) -> Result<(), tonic::transport::Error> {
+    let sessions = Sessions { cluster_id, sink, next: AtomicU64::new(1), open: Arc::new(AtomicUsize::new(0)) };
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    Server::builder().add_service(HeartbeatServer::new(sessions)).serve_with_incoming(incoming).await
+}
+
+struct Sessions {
+    cluster_id: Arc<str>,
+    sink: watch::Receiver<EventSink>,
+    next: AtomicU64,
+    open: Arc<AtomicUsize>,
+}
+
+#[tonic::async_trait]
+impl Heartbeat for Sessions {
+    type SessionStream = ReceiverStream<Result<ControllerMessage, Status>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<BrokerMessage>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let sink = self.sink.borrow().clone();
+        let Some(sink) = sink else {
+            return Err(Status::failed_precondition("this broker is not the controller"));
+        };
+        let open = Open::count(&self.open).ok_or_else(|| Status::resource_exhausted("too many sessions"))?;
+        let session = SessionId(self.next.fetch_add(1, Ordering::Relaxed));
+        let (to_broker, messages) = mpsc::channel(MESSAGE_QUEUE_LENGTH);
+        let cluster_id = Arc::clone(&self.cluster_id);
+        tokio::spawn(async move {
+            let _open = open;
+            let mut inbound = request.into_inner();
+            if let Err(status) = converse(session, &cluster_id, &mut inbound, &sink, &to_broker).await {
+                // The broker may be gone.
+                let _ = to_broker.try_send(Err(status));
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(messages)))
+    }
+}
+
+async fn converse(
+    session: SessionId,
+    cluster_id: &str,
+    inbound: &mut Streaming<BrokerMessage>,
+    sink: &mpsc::Sender<SessionEvent>,
+    to_broker: &ToBroker,
+) -> Result<(), Status> {
+    let silent = |_| Status::deadline_exceeded("no message in time");
+    let gone = |_| Status::failed_precondition("this broker is not the controller any more");
+    let Some(first) = timeout(SESSION_TIMEOUT, inbound.message()).await.map_err(silent)?? else { return Ok(()) };
+    let registration = first.registration.as_ref();
+    let registration = registration.ok_or_else(|| Status::invalid_argument("the first message registers a broker"))?;
+    let broker = registered(registration, cluster_id).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let id = broker.id;
+    let began = SessionEvent::Began { session, broker, to_broker: to_broker.clone() };
+    sink.send(began).await.map_err(gone)?;
+    let mut message = first;
+    let ended = loop {
+        let heard = SessionEvent::Heard { session, broker: id, message };
+        sink.send(heard).await.map_err(gone)?;
+        // How long silence may last is the registry's to say; this ends what it has given up already.
+        match timeout(SESSION_TIMEOUT * 2, inbound.message()).await {
+            Ok(Ok(Some(next))) => message = next,
+            Ok(Ok(None)) => break Ok(()),
+            Ok(Err(status)) => break Err(status),
+            Err(elapsed) => break Err(silent(elapsed)),
+        }
+    };
+    sink.send(SessionEvent::Ended { session, broker: id }).await.map_err(gone)?;
+    ended
+}
+
+/// Counts one session for as long as it lives.
+struct Open(Arc<AtomicUsize>);
+
+impl Open {
+    fn count(open: &Arc<AtomicUsize>) -> Option<Self> {
+        let counted = Self(Arc::clone(open));
+        (open.fetch_add(1, Ordering::Relaxed) < MAX_SESSIONS).then_some(counted)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

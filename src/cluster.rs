@@ -1,0 +1,105 @@
+//! A broker of a cluster: what the others and clients are told of it, and what lies outside of it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use kaas_coord::admin;
+use kaas_coord::cluster::ports::{OpenPorts, PortsError};
+use kaas_coord::cluster::{self, ClusterOptions, stand_in};
+use kaas_coord::thread::Role;
+use kaas_net::listener::NamedAddress;
+use kaas_proto::config::broker::BrokerConfig;
+use kaas_proto::format::assignment::{AdvertisedListener, BrokerHealth, RegisteredBroker};
+use kaas_proto::types::{BrokerId, Incarnation};
+use kaas_proto::view::ListenerAddress;
+
+use crate::options::Outside;
+
+/// What the options say of this broker.
+pub(crate) struct Member<'a> {
+    pub(crate) broker: BrokerId,
+    pub(crate) listen: &'a [NamedAddress],
+    pub(crate) advertised: &'a [ListenerAddress],
+    /// Where the listeners are, by name.
+    pub(crate) bound: &'a [(Arc<str>, SocketAddr)],
+    pub(crate) heartbeat_listen: SocketAddr,
+    pub(crate) data_directory: &'a Path,
+    pub(crate) outside: &'a Outside,
+    pub(crate) config: Arc<BrokerConfig>,
+    pub(crate) open_files: u64,
+}
+
+/// Binds the heartbeat port, opens the volume.
+pub(crate) fn role(member: Member<'_>) -> anyhow::Result<Role> {
+    let listeners = listeners(&member)?;
+    let heartbeat_listener = admin::bind(member.heartbeat_listen).with_context(|| {
+        format!("{} can't be used for heartbeats; choose another one with --heartbeat-listen", member.heartbeat_listen)
+    })?;
+    let bound = heartbeat_listener.local_addr()?;
+    tracing::info!("heartbeats on {bound}");
+    let heartbeat_address: Arc<str> = reachable_here(bound).to_string().into();
+    let incarnation = Incarnation::random();
+    let own = RegisteredBroker { id: member.broker, incarnation, rack: None, listeners, health: BrokerHealth::Dead };
+    let ports = open_ports(member.outside, member.broker, incarnation, Arc::clone(&heartbeat_address));
+    let prepared = cluster::prepare(ClusterOptions {
+        own,
+        data_directory: member.data_directory.to_owned(),
+        config: member.config,
+        open_files: member.open_files,
+        heartbeat_address,
+    })?;
+    Ok(Role::Cluster { prepared, ports, heartbeat_listener })
+}
+
+fn open_ports(outside: &Outside, broker: BrokerId, incarnation: Incarnation, heartbeat: Arc<str>) -> OpenPorts {
+    match outside {
+        Outside::StandIn(directory) => {
+            tracing::warn!(
+                "election and topics are kept by files in {}: for tests on one machine, and not for more",
+                directory.display()
+            );
+            let directory = directory.clone();
+            Box::new(move || {
+                Box::pin(async move {
+                    stand_in::start(&directory, broker, incarnation, &heartbeat).map_err(|error| {
+                        let directory = directory.display();
+                        PortsError(format!("--cluster-stand-in {directory} can't be used: {error}"))
+                    })
+                })
+            })
+        }
+    }
+}
+
+/// What clients of each listener are told. Other brokers tell it too, so it can't be the address that a client has used.
+fn listeners(member: &Member<'_>) -> anyhow::Result<Vec<AdvertisedListener>> {
+    let mut listeners = Vec::with_capacity(member.advertised.len());
+    for ListenerAddress { name, advertised } in member.advertised {
+        let listen = member.listen.iter().find(|listen| listen.name == *name);
+        let bound = member.bound.iter().find(|(bound, _)| bound == name);
+        let (host, port) = match (advertised, listen, bound) {
+            (Some((host, port)), _, _) => (Arc::clone(host), *port),
+            (None, Some(listen), Some((_, bound))) if !bound.ip().is_unspecified() => {
+                (listen.host.to_string().into(), bound.port())
+            }
+            _ => bail!(
+                "in a cluster clients must be told where the listener {name} of each broker is: give it with \
+                 --advertise {name}=HOST:PORT"
+            ),
+        };
+        listeners.push(AdvertisedListener { name: Arc::clone(name), host, port, protocol: "PLAINTEXT".into() });
+    }
+    Ok(listeners)
+}
+
+/// How this process itself reaches a port that it listens on.
+fn reachable_here(bound: SocketAddr) -> SocketAddr {
+    let ip = match bound.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, bound.port())
+}
