@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kaas_proto::control::PartitionKey;
-use kaas_proto::format::assignment::{Assignment, RegisteredBroker};
+use kaas_proto::format::assignment::{AssignedPartition, AssignedSlot, Assignment, RegisteredBroker};
 use kaas_proto::heartbeat::{BrokerMessage, ControllerMessage};
-use kaas_proto::types::{BrokerId, ControllerEpoch};
+use kaas_proto::types::{BrokerId, ControllerEpoch, LeaderEpoch};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 
@@ -140,7 +140,8 @@ impl Candidate {
         self.facts.epoch.set(Some(epoch));
         let now = Instant::now();
         let former = stored.assignment.as_ref().map_or(&[][..], |assignment| &assignment.brokers);
-        let registry = Registry::new(self.own.clone(), former, self.ready.borrow().as_ref(), now);
+        let former_controller = stored.assignment.as_ref().map(|assignment| assignment.controller);
+        let registry = Registry::new(self.own.clone(), former, former_controller, self.ready.borrow().as_ref(), now);
         let (sender, events) = mpsc::channel(EVENT_QUEUE_LENGTH);
         self.sink.send_replace(Some(sender));
         Ok(Term {
@@ -151,6 +152,7 @@ impl Candidate {
             provisioner: Some(provisioner),
             events,
             sessions: HashMap::new(),
+            led: stored.assignment.as_ref().map(leaders).unwrap_or_default(),
             former: stored.assignment,
             written: false,
         })
@@ -193,6 +195,12 @@ fn deadline_in(leadership: &Leadership) -> Option<Instant> {
     }
 }
 
+fn leaders(assignment: &Assignment) -> HashMap<PartitionKey, (BrokerId, LeaderEpoch)> {
+    let slot = |row: &AssignedSlot| (PartitionKey::of_slot(row.slot), (row.leader, row.epoch));
+    let partition = |row: &AssignedPartition| (row.key(), (row.leader, row.epoch));
+    assignment.consumer_groups.iter().map(slot).chain(assignment.partitions.iter().map(partition)).collect()
+}
+
 struct Session {
     id: SessionId,
     to_broker: ToBroker,
@@ -210,6 +218,8 @@ struct Term<'a> {
     sessions: HashMap<BrokerId, Session>,
     /// The last assignment, also that of another controller.
     former: Option<Assignment>,
+    /// Who leads what in it.
+    led: HashMap<PartitionKey, (BrokerId, LeaderEpoch)>,
     /// Something was written in this term.
     written: bool,
 }
@@ -307,6 +317,7 @@ impl Term<'_> {
                 (What::Leads, Some(incarnation)) => {
                     self.taken.led(report.partition, report.epoch, (broker, incarnation));
                 }
+                (What::Superseded, _) if self.is_known(broker, &report) => {}
                 (What::Leads | What::Superseded, _) => self.taken.found(report.partition, report.epoch),
                 (What::Relinquished, _) => relinquished.push(report),
             }
@@ -318,7 +329,7 @@ impl Term<'_> {
     fn pass_on(&mut self, from: BrokerId, reports: &[Report]) {
         let mut by_leader: HashMap<BrokerId, Vec<Report>> = HashMap::new();
         for report in reports {
-            if let Some(leader) = self.leader_of(report.partition).filter(|&leader| leader != from) {
+            if let Some(&(leader, _)) = self.led.get(&report.partition).filter(|(leader, _)| *leader != from) {
                 by_leader.entry(leader).or_default().push(*report);
             }
         }
@@ -327,14 +338,10 @@ impl Term<'_> {
         }
     }
 
-    fn leader_of(&self, partition: PartitionKey) -> Option<BrokerId> {
-        let assignment = self.former.as_ref()?;
-        if let Some(slot) = partition.slot() {
-            return Some(assignment.consumer_groups.get(usize::from(slot.0))?.leader);
-        }
-        // Few are asked for at a time, and they are many only when a whole broker leaves.
-        let found = assignment.partitions.iter().find(|row| row.key() == partition)?;
-        Some(found.leader)
+    /// Whether it is the broker that is to lead the partition that superseded the reporter.
+    fn is_known(&self, reporter: BrokerId, report: &Report) -> bool {
+        let led = self.led.get(&report.partition);
+        led.is_some_and(|&(leader, epoch)| leader != reporter && report.epoch <= epoch)
     }
 
     fn send(&self, broker: BrokerId, relinquished: Vec<Report>) {
@@ -415,6 +422,7 @@ impl Term<'_> {
         let version = next.assignment_version;
         let (brokers, partitions) = (next.brokers.len(), next.partitions.len());
         self.taken.forget_older_than(&next);
+        self.led = leaders(&next);
         self.former = Some(next);
         self.written = false;
         self.candidate.while_elected(publishing).await??;

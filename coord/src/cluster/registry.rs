@@ -21,6 +21,8 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a new controller takes the word of others for who is alive, before all had the time to come to it.
 pub const BOOTSTRAP_WAIT: Duration = Duration::from_secs(3);
+/// The same for the controller before it, which most likely is gone: it has lost the Lease.
+pub const FORMER_CONTROLLER_WAIT: Duration = Duration::from_secs(1);
 /// A clock that was not looked at for so long says that this process stood still, and not that the others did.
 const STOOD_STILL: Duration = Duration::from_secs(1);
 
@@ -41,8 +43,8 @@ struct Row {
     /// Its `health` is not kept up to date here.
     broker: RegisteredBroker,
     session: Option<Session>,
-    /// Believed to be alive, although it has not come to this controller yet.
-    presumed: bool,
+    /// Until when it is believed to be alive, although nothing was heard of it yet.
+    presumed: Option<Instant>,
 }
 
 /// Control thread, of the controller. Pure: the caller says what time it is.
@@ -50,7 +52,6 @@ struct Row {
 pub struct Registry {
     controller: BrokerId,
     rows: BTreeMap<BrokerId, Row>,
-    bootstrap_ends: Instant,
     checked: Instant,
 }
 
@@ -61,23 +62,26 @@ impl Registry {
     pub fn new(
         own: RegisteredBroker,
         former: &[RegisteredBroker],
+        former_controller: Option<BrokerId>,
         ready: Option<&BTreeSet<BrokerId>>,
         now: Instant,
     ) -> Self {
         let controller = own.id;
         let row = |broker: &RegisteredBroker| {
             let presumed = broker.health == BrokerHealth::Alive && ready.is_none_or(|ready| ready.contains(&broker.id));
-            (broker.id, Row { broker: broker.clone(), session: None, presumed })
+            let wait = if former_controller == Some(broker.id) { FORMER_CONTROLLER_WAIT } else { BOOTSTRAP_WAIT };
+            (broker.id, Row { broker: broker.clone(), session: None, presumed: presumed.then(|| now + wait) })
         };
         let mut rows: BTreeMap<BrokerId, Row> = former.iter().map(row).collect();
-        rows.insert(controller, Row { broker: own, session: None, presumed: false });
-        Self { controller, rows, bootstrap_ends: now + BOOTSTRAP_WAIT, checked: now }
+        rows.insert(controller, Row { broker: own, session: None, presumed: None });
+        Self { controller, rows, checked: now }
     }
 
     /// A broker has come. Its `health` does not matter. A session that it had is over.
     pub fn connect(&mut self, session: SessionId, broker: RegisteredBroker, now: Instant) {
         let session = Session { id: session, heard: now, healthy: false, draining: false };
-        self.rows.insert(broker.id, Row { broker, session: Some(session), presumed: true });
+        let presumed = Some(now + SESSION_TIMEOUT);
+        self.rows.insert(broker.id, Row { broker, session: Some(session), presumed });
     }
 
     /// A message of a session. Says whether the session counts: it does not once the broker has begun another one.
@@ -85,7 +89,7 @@ impl Registry {
         let Some(row) = self.rows.get_mut(&broker) else { return false };
         let Some(current) = row.session.as_mut().filter(|current| current.id == session) else { return false };
         *current = Session { id: session, heard: now, healthy, draining: draining || current.draining };
-        row.presumed = false;
+        row.presumed = None;
         true
     }
 
@@ -95,7 +99,7 @@ impl Registry {
             && row.session.is_some_and(|current| current.id == session)
         {
             row.session = None;
-            row.presumed = false;
+            row.presumed = None;
         }
     }
 
@@ -110,12 +114,10 @@ impl Registry {
                     session.heard = now;
                 } else if now.duration_since(session.heard) >= SESSION_TIMEOUT {
                     row.session = None;
-                    row.presumed = false;
+                    row.presumed = None;
                 }
             }
-            if now >= self.bootstrap_ends && row.session.is_none() {
-                row.presumed = false;
-            }
+            row.presumed = row.presumed.filter(|&until| now < until);
         }
     }
 
@@ -125,9 +127,9 @@ impl Registry {
         let own = self.rows.get(&self.controller).and_then(|row| row.session);
         // Before its first message it has said nothing against itself.
         let controller_ill = own.is_some_and(|session| !session.healthy)
-            && self.rows.get(&self.controller).is_some_and(|row| !row.presumed);
+            && self.rows.get(&self.controller).is_some_and(|row| row.presumed.is_none());
         let may_lead = |row: &Row| match row.session {
-            _ if row.presumed && row.session.is_none_or(|session| !session.draining) => true,
+            _ if row.presumed.is_some() && row.session.is_none_or(|session| !session.draining) => true,
             Some(session) => (session.healthy || controller_ill) && !session.draining,
             None => false,
         };
@@ -192,7 +194,7 @@ mod tests {
 
     /// The controller is 1; 2 and 3 have come and are well.
     fn registry(now: Instant) -> Registry {
-        let mut registry = Registry::new(alive(1), &[], None, now);
+        let mut registry = Registry::new(alive(1), &[], None, None, now);
         for (id, session) in [(1, OWN), (2, TWO), (3, THREE)] {
             registry.connect(session, alive(id), now);
             assert!(registry.heard(BrokerId(id), session, true, false, now));
@@ -282,11 +284,11 @@ mod tests {
         let now = Instant::now();
         let former = [broker(1, 9, BrokerHealth::Alive), alive(2), alive(3), broker(4, 1, BrokerHealth::Dead)];
         let ready = ids(&[2, 4]);
-        let registry = Registry::new(alive(1), &former, Some(&ready), now);
+        let registry = Registry::new(alive(1), &former, None, Some(&ready), now);
         assert_eq!(registry.candidates(), ids(&[1, 2]));
         assert_eq!(registry.incarnation(BrokerId(1)), Some(Incarnation(1)), "its own row is its own");
 
-        let mut registry = Registry::new(alive(1), &former, None, now);
+        let mut registry = Registry::new(alive(1), &former, None, None, now);
         assert_eq!(registry.candidates(), ids(&[1, 2, 3]), "nothing is known of endpoints");
         registry.connect(TWO, alive(2), now);
         registry.heard(BrokerId(2), TWO, true, false, now);
@@ -296,5 +298,14 @@ mod tests {
         }
         assert_eq!(registry.candidates(), ids(&[1, 2]), "3 did not come");
         assert_eq!(health(&registry).len(), 4);
+    }
+
+    #[test]
+    fn the_controller_before_is_not_waited_for_as_long() {
+        let now = Instant::now();
+        let mut registry = Registry::new(alive(1), &[alive(2), alive(3)], Some(BrokerId(2)), None, now);
+        assert_eq!(registry.candidates(), ids(&[1, 2, 3]));
+        registry.expire(now + FORMER_CONTROLLER_WAIT);
+        assert_eq!(registry.candidates(), ids(&[1, 3]));
     }
 }

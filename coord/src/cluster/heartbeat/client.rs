@@ -29,7 +29,8 @@ const MESSAGE_QUEUE_LENGTH: usize = 16;
 /// Control thread: what this broker has to tell the controller.
 #[derive(Debug, Default)]
 pub struct Status {
-    healthy: Cell<bool>,
+    /// `None` before the first look.
+    healthy: Cell<Option<bool>>,
     draining: Cell<bool>,
     applied: Cell<(ControllerEpoch, AssignmentVersion)>,
     connected: Cell<bool>,
@@ -40,7 +41,7 @@ pub struct Status {
 impl Status {
     /// Goes out at once if it is news.
     pub fn set_healthy(&self, healthy: bool) {
-        if self.healthy.replace(healthy) != healthy {
+        if self.healthy.replace(Some(healthy)) != Some(healthy) {
             self.changed.notify_one();
         }
     }
@@ -64,7 +65,14 @@ impl Status {
 
     #[must_use]
     pub fn is_healthy(&self) -> bool {
-        self.healthy.get()
+        self.healthy.get().unwrap_or(false)
+    }
+
+    /// Completes once this broker has looked at itself.
+    async fn judged(&self) {
+        while self.healthy.get().is_none() {
+            self.changed.notified().await;
+        }
     }
 
     #[must_use]
@@ -84,7 +92,7 @@ impl Status {
         let sent = reports.len().min(MAX_REPORTS);
         let message = BrokerMessage {
             registration: None,
-            healthy: self.healthy.get(),
+            healthy: self.is_healthy(),
             draining: self.draining.get(),
             controller_epoch: epoch.0,
             assignment_version: version.0,
@@ -130,6 +138,8 @@ impl Client {
     /// Keeps a session for as long as somebody is the controller, for ever.
     pub async fn run(mut self) {
         let mut complaint = String::new();
+        // A broker that came with nothing to say for itself would be given partitions, and lose them at once.
+        self.status.judged().await;
         loop {
             let Some(address) = self.controller_address() else {
                 if self.leadership.changed().await.is_err() {

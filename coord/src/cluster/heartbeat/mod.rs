@@ -20,3 +20,6 @@ mod service {
     )]
     tonic::include_proto!("kaas.heartbeat.v1");
 }
+
+#[cfg(test)]
+mod tests;

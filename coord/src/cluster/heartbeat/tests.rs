@@ -1,0 +1,131 @@
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kaas_proto::control::PartitionKey;
+use kaas_proto::format::assignment::{BrokerHealth, RegisteredBroker};
+use kaas_proto::heartbeat::ControllerMessage;
+use kaas_proto::types::{AssignmentVersion, BrokerId, ControllerEpoch, Incarnation, LeaderEpoch, SlotId};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::timeout;
+
+use super::client::{Client, Status, Told};
+use super::messages::{report, wire_report};
+use super::server::{self, EVENT_QUEUE_LENGTH, EventSink, SessionEvent};
+use crate::cluster::follower::{Report, What};
+use crate::cluster::ports::{Controller, Leadership};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+fn slot_report(what: What) -> Report {
+    Report { partition: PartitionKey::of_slot(SlotId(3)), epoch: LeaderEpoch(7), what }
+}
+
+struct Both {
+    sink: watch::Sender<EventSink>,
+    status: Rc<Status>,
+    told: Rc<RefCell<Vec<Told>>>,
+    heard: Rc<Notify>,
+    _leadership: watch::Sender<Leadership>,
+}
+
+/// A server, and a broker that takes it for the controller.
+async fn both(cluster_id: &str) -> Both {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address: Arc<str> = listener.local_addr().unwrap().to_string().into();
+    let (sink, receiver) = watch::channel(None);
+    tokio::spawn(server::serve(listener, "ours".into(), receiver));
+    let controller = Controller { broker: BrokerId(9), heartbeat: address };
+    let (election, leadership) = watch::channel(Leadership::Follower { lease_transitions: 1, controller });
+    let (told, heard, status) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Notify::new()), Rc::new(Status::default()));
+    let (into, ring) = (Rc::clone(&told), Rc::clone(&heard));
+    let client = Client {
+        broker: RegisteredBroker {
+            id: BrokerId(1),
+            incarnation: Incarnation(5),
+            rack: None,
+            listeners: Vec::new(),
+            health: BrokerHealth::Dead,
+        },
+        cluster_id: cluster_id.into(),
+        own_address: "127.0.0.1:1".into(),
+        leadership,
+        status: Rc::clone(&status),
+        outstanding: Box::new(|| vec![slot_report(What::Leads)]),
+        hear: Box::new(move |message| {
+            into.borrow_mut().push(message);
+            ring.notify_one();
+        }),
+    };
+    spawn_local(client.run());
+    status.set_healthy(true);
+    Both { sink, status, told, heard, _leadership: election }
+}
+
+async fn next(events: &mut mpsc::Receiver<SessionEvent>) -> SessionEvent {
+    timeout(DEADLINE, events.recv()).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn a_session_carries_news_both_ways_and_ends_with_the_controller() {
+    LocalSet::new()
+        .run_until(async {
+            let both = both("ours").await;
+            let (sender, mut events) = mpsc::channel(EVENT_QUEUE_LENGTH);
+            both.sink.send_replace(Some(sender));
+            let SessionEvent::Began { session, broker, to_broker } = next(&mut events).await else { unreachable!() };
+            assert_eq!((broker.id, broker.incarnation), (BrokerId(1), Incarnation(5)));
+            let SessionEvent::Heard { message, .. } = next(&mut events).await else { unreachable!() };
+            assert!(message.healthy && !message.draining);
+            let reports: Vec<_> = message.reports.iter().filter_map(report).collect();
+            assert_eq!(reports, [slot_report(What::Leads)], "what is outstanding comes first");
+
+            both.status.report(slot_report(What::Superseded));
+            both.status.set_draining();
+            let mut reported = Vec::new();
+            let mut draining = false;
+            while !(draining && reported == [slot_report(What::Superseded)]) {
+                let SessionEvent::Heard { session: of, message, .. } = next(&mut events).await else { unreachable!() };
+                assert_eq!(of, session);
+                reported.extend(message.reports.iter().filter_map(report));
+                draining = message.draining;
+            }
+
+            let message = ControllerMessage {
+                controller_epoch: 4,
+                assignment_version: 17,
+                relinquished: vec![wire_report(&slot_report(What::Relinquished))],
+            };
+            to_broker.send(Ok(message)).await.unwrap();
+            while both.told.borrow().len() < 2 {
+                timeout(DEADLINE, both.heard.notified()).await.unwrap();
+            }
+            let assignment = Told::Assignment(ControllerEpoch(4), AssignmentVersion(17));
+            assert_eq!(*both.told.borrow(), [assignment, Told::Released(PartitionKey::of_slot(SlotId(3)))]);
+
+            // The controller is deposed, and another one elected in the same place.
+            drop((to_broker, events));
+            let (sender, mut events) = mpsc::channel(EVENT_QUEUE_LENGTH);
+            both.sink.send_replace(Some(sender));
+            let SessionEvent::Began { session: newer, .. } = next(&mut events).await else { unreachable!() };
+            assert_ne!(newer, session);
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_broker_of_another_volume_is_not_let_in() {
+    LocalSet::new()
+        .run_until(async {
+            let both = both("theirs").await;
+            let (sender, mut events) = mpsc::channel(EVENT_QUEUE_LENGTH);
+            both.sink.send_replace(Some(sender));
+            timeout(Duration::from_millis(300), events.recv()).await.expect_err("nobody comes");
+        })
+        .await;
+}
