@@ -61,7 +61,7 @@ fn open_ports(outside: &Outside, broker: BrokerId, incarnation: Incarnation, hea
                 directory.display()
             );
             let directory = directory.clone();
-            Box::new(move || {
+            Box::new(move |_| {
                 Box::pin(async move {
                     stand_in::start(&directory, broker, incarnation, &heartbeat).map_err(|error| {
                         let directory = directory.display();

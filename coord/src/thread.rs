@@ -11,7 +11,7 @@ use kaas_proto::view::ClusterView;
 use tokio::task::LocalSet;
 
 use crate::admin::Facts;
-use crate::cluster::ports::{OpenPorts, PortsError};
+use crate::cluster::ports::OpenPorts;
 use crate::cluster::{self, ClusterError};
 use crate::signals::Signals;
 use crate::standalone::{self, StandaloneError};
@@ -28,8 +28,6 @@ pub enum ControlError {
     Standalone(#[from] StandaloneError),
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    #[error(transparent)]
-    Ports(#[from] PortsError),
 }
 
 impl ControlError {
@@ -103,7 +101,6 @@ pub fn start(
                 }
                 Role::Cluster { prepared, ports, heartbeat_listener } => {
                     let heartbeats = tokio::net::TcpListener::from_std(heartbeat_listener)?;
-                    let ports = ports().await?;
                     Box::pin(cluster::run(prepared, ports, link, heartbeats, admin_listener, signals, facts)).await?;
                 }
             }

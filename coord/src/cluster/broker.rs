@@ -24,7 +24,7 @@ use super::health::{self, ShardsAnswer};
 use super::heartbeat::client::{Client, Status, Told};
 use super::heartbeat::server;
 use super::member::Member;
-use super::ports::{Leadership, Ports};
+use super::ports::{Leadership, OpenPorts, Ports, PortsError};
 use super::topic_requests::TopicRequests;
 use super::watcher::Watcher;
 use crate::admin::{Admin, Facts};
@@ -102,6 +102,8 @@ impl Prepared {
 /// Why the broker ended, other than by being told to.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
+    #[error(transparent)]
+    Ports(#[from] PortsError),
     #[error("shard {0} has ended")]
     ShardEnded(ShardId),
     #[error(transparent)]
@@ -118,7 +120,7 @@ pub enum ClusterError {
 /// The broker can't go on; the shards were stopped as far as they could be.
 pub(crate) async fn run(
     prepared: Prepared,
-    ports: Ports,
+    open_ports: OpenPorts,
     link: ControlLink,
     heartbeat_listener: TcpListener,
     admin_listener: TcpListener,
@@ -126,7 +128,8 @@ pub(crate) async fn run(
     facts: Facts,
 ) -> Result<(), ClusterError> {
     let Prepared { options, topics, view: first_view } = prepared;
-    let Ports { election, topics: topic_ports, ready_endpoints } = ports;
+    let (floor, epoch_floor) = watch::channel(0);
+    let Ports { election, topics: topic_ports, ready_endpoints } = open_ports(epoch_floor).await?;
     let ControlLink { commands, mut events, requests, view, stopping } = link;
     let state = Rc::new(RefCell::new(ClusterState::of_cluster(view)));
     let outbox = Rc::new(Outbox::start(&commands));
@@ -155,6 +158,7 @@ pub(crate) async fn run(
     let admin = Admin::new(Rc::clone(&state), commands.clone(), Rc::clone(&outbox), stopping.subscribe(), facts);
     spawn_local(Rc::new(admin.in_cluster(health)).serve(admin_listener));
 
+    spawn_local(lift(floor, watcher.accepted()));
     let looking = Rc::clone(&watcher);
     spawn_local(async move { looking.run().await });
     spawn_local(health::watch(commands.clone(), answers, Rc::clone(&watcher), Rc::clone(&status)));
@@ -237,6 +241,14 @@ pub(crate) async fn run(
         never = listening => match never {},
     };
     ended.and(stopped.map_err(ClusterError::from))
+}
+
+/// Follows the controller epoch of what is accepted, for ever.
+async fn lift(floor: watch::Sender<i32>, mut accepted: watch::Receiver<Option<Arc<Assignment>>>) {
+    while accepted.changed().await.is_ok() {
+        let epoch = accepted.borrow_and_update().as_ref().map_or(0, |assignment| assignment.controller_epoch.0);
+        floor.send_if_modified(|floor| std::mem::replace(floor, epoch.max(*floor)) < epoch);
+    }
 }
 
 /// Says that this broker is about to leave, and waits until it leads nothing any more, or nobody is there to take over.

@@ -24,8 +24,11 @@ pub struct Ports {
     pub ready_endpoints: watch::Receiver<Option<BTreeSet<BrokerId>>>,
 }
 
+/// The highest controller epoch of the assignments that this broker has accepted: the Lease is not to count below it.
+pub type EpochFloor = watch::Receiver<i32>;
+
 /// Makes the ports, on the control thread and within its runtime.
-pub type OpenPorts = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = Result<Ports, PortsError>>>> + Send>;
+pub type OpenPorts = Box<dyn FnOnce(EpochFloor) -> Pin<Box<dyn Future<Output = Result<Ports, PortsError>>>> + Send>;
 
 /// What lies outside can't be reached; says what to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
