@@ -8,6 +8,8 @@ use anyhow::{Context, bail};
 use kaas_coord::admin;
 use kaas_coord::cluster::ports::{OpenPorts, PortsError};
 use kaas_coord::cluster::{self, ClusterOptions, stand_in};
+use kaas_coord::kubernetes::connection::Connection;
+use kaas_coord::kubernetes::election::{Holder, Timings};
 use kaas_coord::thread::Role;
 use kaas_net::listener::NamedAddress;
 use kaas_proto::config::broker::BrokerConfig;
@@ -42,7 +44,8 @@ pub(crate) fn role(member: Member<'_>) -> anyhow::Result<Role> {
     let heartbeat_address: Arc<str> = reachable_here(bound).to_string().into();
     let incarnation = Incarnation::random();
     let own = RegisteredBroker { id: member.broker, incarnation, rack: None, listeners, health: BrokerHealth::Dead };
-    let ports = open_ports(member.outside, member.broker, incarnation, Arc::clone(&heartbeat_address));
+    let told = told_to_others(member.outside, bound);
+    let ports = open_ports(member.outside, member.broker, incarnation, told, Arc::clone(&member.config));
     let prepared = cluster::prepare(ClusterOptions {
         own,
         data_directory: member.data_directory.to_owned(),
@@ -53,8 +56,26 @@ pub(crate) fn role(member: Member<'_>) -> anyhow::Result<Role> {
     Ok(Role::Cluster { prepared, ports, heartbeat_listener })
 }
 
-fn open_ports(outside: &Outside, broker: BrokerId, incarnation: Incarnation, heartbeat: Arc<str>) -> OpenPorts {
+fn open_ports(
+    outside: &Outside,
+    broker: BrokerId,
+    incarnation: Incarnation,
+    heartbeat: String,
+    config: Arc<BrokerConfig>,
+) -> OpenPorts {
     match outside {
+        Outside::Kubernetes { pod, service, namespace } => {
+            let me = Holder { name: pod.clone(), incarnation: incarnation.to_string(), heartbeat };
+            let (service, namespace) = (service.clone(), namespace.clone());
+            Box::new(move |floor| {
+                Box::pin(async move {
+                    let connected = Connection::configured(namespace).await;
+                    let connection = connected.map_err(|error| PortsError(error.to_string()))?;
+                    tracing::info!(namespace = connection.namespace(), heartbeat = me.heartbeat, "on Kubernetes");
+                    Ok(connection.start(me, Timings::DEFAULT, floor, &service, config))
+                })
+            })
+        }
         Outside::StandIn(directory) => {
             tracing::warn!(
                 "election and topics are kept by files in {}: for tests on one machine, and not for more",
@@ -92,6 +113,16 @@ fn listeners(member: &Member<'_>) -> anyhow::Result<Vec<AdvertisedListener>> {
         listeners.push(AdvertisedListener { name: Arc::clone(name), host, port, protocol: "PLAINTEXT".into() });
     }
     Ok(listeners)
+}
+
+/// Where the other brokers reach the heartbeat port.
+fn told_to_others(outside: &Outside, bound: SocketAddr) -> String {
+    match outside {
+        Outside::Kubernetes { pod, service, .. } if bound.ip().is_unspecified() => {
+            format!("{pod}.{service}:{}", bound.port())
+        }
+        Outside::Kubernetes { .. } | Outside::StandIn(_) => reachable_here(bound).to_string(),
+    }
 }
 
 /// How this process itself reaches a port that it listens on.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
+use kaas_coord::kubernetes::candidate::broker_of_pod;
 use kaas_net::listener::{BoundListener, NamedAddress};
 use kaas_proto::config::Effect;
 use kaas_proto::config::broker::{BROKER_CONFIGS, BrokerConfig, Origin};
@@ -85,6 +86,14 @@ pub(crate) struct Options {
         value_parser = socket_address
     )]
     pub(crate) heartbeat_listen: SocketAddr,
+
+    /// In a pod: the headless service of the brokers' pods. Through it they find each other.
+    #[arg(long, value_name = "NAME", env = "KAAS_KUBERNETES_SERVICE", default_value = "kaas-headless")]
+    pub(crate) kubernetes_service: String,
+
+    /// In a pod: the namespace of the Lease and of the KafkaTopic objects. Default: that of the service account.
+    #[arg(long, value_name = "NAME", env = "MY_POD_NAMESPACE")]
+    pub(crate) kubernetes_namespace: Option<String>,
 
     /// Runs a cluster on one machine without Kubernetes, for tests and for trying it: all its brokers are given the same
     /// DIR, on a local disk, and elect their controller and keep their list of topics by files in it.
@@ -171,6 +180,8 @@ pub(crate) enum Mode {
 pub(crate) enum Outside {
     /// A directory that stands in for Kubernetes.
     StandIn(PathBuf),
+    /// The pod, the headless service, the namespace.
+    Kubernetes { pod: String, service: String, namespace: Option<String> },
 }
 
 impl Mode {
@@ -194,10 +205,10 @@ impl Mode {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OptionError {
     #[error(
-        "{POD_NAME} is '{0}', so this is a pod of a cluster, and cluster mode does not exist yet. Without that variable \
-         kaas runs as a standalone broker: one pod, with --data-dir on a volume of its own"
+        "{POD_NAME} is '{0}', which does not end with -NUMBER as the pods of a StatefulSet do: give the broker's id with \
+         --broker-id"
     )]
-    ClusterMode(String),
+    NoOrdinal(String),
     #[error("a broker of a cluster needs the volume that all of them share: give it with --data-dir")]
     NoSharedVolume,
     #[error("--advertise {0} has no listener: its name must be one of those of --listen ({1})")]
@@ -213,6 +224,9 @@ pub(crate) enum OptionError {
     #[error("{SETTINGS} holds '{0}': {InvalidSetting}")]
     SettingsVariable(String),
 }
+
+/// Of a broker that is alone.
+const DEFAULT_BROKER_ID: i32 = 1;
 
 /// `--set` by environment. A part without `=` continues the value before it, which is a list.
 const SETTINGS: &str = "KAAS_SET";
@@ -232,12 +246,20 @@ impl Options {
 
     fn check(self, variable: impl Fn(&str) -> Option<String>) -> Result<Checked, OptionError> {
         let pod = variable(POD_NAME).filter(|pod| !pod.is_empty());
+        let mut broker_id = self.broker_id;
         let outside = match (self.cluster_stand_in, pod) {
             (Some(directory), _) => Some(Outside::StandIn(directory)),
-            (None, Some(pod)) => return Err(OptionError::ClusterMode(pod)),
+            (None, Some(pod)) => {
+                broker_id = broker_id.or_else(|| broker_of_pod(&pod).map(|broker| broker.0));
+                if broker_id.is_none() {
+                    return Err(OptionError::NoOrdinal(pod));
+                }
+                let namespace = self.kubernetes_namespace.filter(|namespace| !namespace.is_empty());
+                Some(Outside::Kubernetes { pod, service: self.kubernetes_service, namespace })
+            }
             (None, None) => None,
         };
-        let broker_id = self.broker_id.unwrap_or(1);
+        let broker_id = broker_id.unwrap_or(DEFAULT_BROKER_ID);
         let advertised = advertised(&self.listen, &self.advertise)?;
         let mut settings = settings_of_variable(&variable(SETTINGS).unwrap_or_default())?;
         settings.extend(self.set);
@@ -479,13 +501,19 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_told_that_there_is_no_cluster_mode() {
-        let error = check(&["--data-dir", "/d"], &[("MY_POD_NAME", "kaas-0")]).unwrap_err().to_string();
-        assert!(
-            error.contains("MY_POD_NAME is 'kaas-0'") && error.contains("cluster mode does not exist yet"),
-            "{error}"
-        );
-        assert!(check(&[], &[("MY_POD_NAME", "")]).is_ok());
+    fn a_pod_is_a_broker_of_a_cluster() {
+        let pod = |name: &str, arguments: &[&str]| check(arguments, &[("MY_POD_NAME", name)]);
+        let checked = pod("kaas-3", &["--data-dir", "/d", "--kubernetes-namespace", "n"]).unwrap();
+        let (pod_name, service) = ("kaas-3".to_owned(), "kaas-headless".to_owned());
+        let outside = Outside::Kubernetes { pod: pod_name, service, namespace: Some("n".to_owned()) };
+        assert_eq!(checked.mode, Mode::Cluster { data_directory: "/d".into(), outside });
+        assert_eq!(checked.broker, BrokerId(3));
+        assert_eq!(pod("kaas-3", &["--data-dir", "/d", "--broker-id", "7"]).unwrap().broker, BrokerId(7));
+        let error = pod("kaas", &["--data-dir", "/d"]).unwrap_err().to_string();
+        assert!(error.contains("'kaas'") && error.contains("--broker-id"), "{error}");
+        let error = pod("kaas-0", &[]).unwrap_err().to_string();
+        assert!(error.contains("--data-dir"), "{error}");
+        assert_eq!(pod("", &[]).unwrap().mode, Mode::LocalDev);
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! What measurements and end-to-end tests share: a broker process under control, and a small blocking Kafka client.
+//! What measurements and end-to-end tests share: broker processes under control, and small blocking Kafka clients.
 
 pub mod broker;
 pub mod client;
+pub mod cluster;
+pub mod tester;

@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 
 mod engine;
 mod assignment;
+mod failover;
 mod first_light;
 mod raw;
 mod ring;
@@ -49,6 +50,14 @@ enum Command {
     },
     /// The same writes through the shard's ring, and the fence's read, as ratios.
     Ring,
+    /// Three brokers, of which one is stopped, killed or paused: how long partitions are without service.
+    Failover {
+        /// The broker; build it with `cargo build --release`.
+        #[arg(long, default_value = "target/release/kaas")]
+        binary: PathBuf,
+        #[arg(long, default_value_t = 5)]
+        rounds: u32,
+    },
     /// The controller's next assignment: computed and written, by number of partitions.
     Assignment,
 }
@@ -63,6 +72,7 @@ fn main() -> Result<()> {
         Command::Recovery => engine::print_recovery(&options.dir),
         Command::IdleMemory { binary } => engine::print_idle_memory(&options.dir, &binary),
         Command::Assignment => assignment::print(&options.dir),
+        Command::Failover { binary, rounds } => failover::print(&options.dir, &binary, rounds),
         Command::Ring => ring::print(&options.dir),
     }
 }
