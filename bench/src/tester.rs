@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use kaas_proto::kafka::ErrorCode;
 use kaas_proto::record::{BatchBuilder, Batches, RecordSet};
-use kaas_proto::types::{Offset, TimestampMs};
+use kaas_proto::types::{BrokerId, Offset, TimestampMs};
 
 use crate::broker::{Broker, DEADLINE};
 use crate::client::Client;
@@ -18,6 +18,9 @@ use crate::cluster::Cluster;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// After an answer that was none, before the next question.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// Brokers that are remembered.
+const MAX_BOOTSTRAP: usize = 8;
 
 /// Produces to one topic, one record at a time.
 #[derive(Debug)]
@@ -40,6 +43,10 @@ pub fn connect(address: SocketAddr) -> Result<Client> {
     let mut client = Client::connect(address)?;
     client.stream().set_read_timeout(Some(PATIENCE))?;
     Ok(client)
+}
+
+fn endpoint(host: &str, port: i32) -> Result<SocketAddr> {
+    Ok(format!("{host}:{port}").parse()?)
 }
 
 fn numbered(number: i64) -> Bytes {
@@ -65,9 +72,9 @@ impl Tester {
         self.bootstrap = brokers.into_iter().map(Broker::kafka).collect();
     }
 
-    fn leader(&self, partition: i32) -> Result<Client> {
+    fn leader(&mut self, partition: i32) -> Result<Client> {
         let mut last = Err(anyhow::anyhow!("no broker answers"));
-        for &address in &self.bootstrap {
+        for address in self.bootstrap.clone() {
             last = self.leader_according_to(address, partition);
             if last.is_ok() {
                 break;
@@ -76,14 +83,19 @@ impl Tester {
         last
     }
 
-    fn leader_according_to(&self, address: SocketAddr, partition: i32) -> Result<Client> {
+    fn leader_according_to(&mut self, address: SocketAddr, partition: i32) -> Result<Client> {
         let metadata = connect(address)?.metadata(&self.topic)?;
+        let brokers = metadata.brokers.iter();
+        let known = brokers.filter_map(|broker| Some((broker.node_id, endpoint(&broker.host, broker.port).ok()?)));
+        let known: BTreeMap<BrokerId, SocketAddr> = known.collect();
         let topic = metadata.topics.first().context("a row for the topic")?;
         let row = topic.partitions.iter().find(|row| row.partition_index.0 == partition);
         let leader = row.context("a row for the partition")?.leader_id;
-        let broker = metadata.brokers.iter().find(|broker| broker.node_id == leader);
-        let broker = broker.with_context(|| format!("leader {leader} is one of the brokers"))?;
-        connect(format!("{}:{}", &*broker.host, broker.port).parse()?)
+        let found = *known.get(&leader).with_context(|| format!("leader {leader} is one of the brokers"))?;
+        // As real clients do: those that were given at the start may be gone one day.
+        let others = self.bootstrap.iter().copied().filter(|other| !known.values().any(|address| address == other));
+        self.bootstrap = known.values().copied().chain(others).take(MAX_BOOTSTRAP).collect();
+        connect(found)
     }
 
     fn with_leader<T>(&mut self, partition: i32, act: impl Fn(&mut Client) -> Result<T>) -> Result<T> {

@@ -28,6 +28,7 @@ use crate::cluster_state::ClusterState;
 use crate::outbox::Outbox;
 use prometheus::Exposition;
 
+mod cluster_metrics;
 mod control_metrics;
 mod process;
 mod prometheus;
@@ -181,6 +182,9 @@ impl Admin {
             refused_commands: self.outbox.refused(),
         };
         control_metrics::add(&mut exposition, &state, &self.facts, bounds);
+        if let Some(cluster) = &self.cluster {
+            cluster_metrics::add(&mut exposition, cluster);
+        }
         process::add(&mut exposition);
         exposition.render()
     }

@@ -10,9 +10,8 @@ use std::time::Duration;
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::control::ControlLink;
 use kaas_proto::format::assignment::{Assignment, RegisteredBroker};
-use kaas_proto::types::{ControllerEpoch, ShardId};
+use kaas_proto::types::ShardId;
 use kaas_proto::view::{BrokerView, ClusterView, ListenerAddress};
-use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::spawn_local;
@@ -24,7 +23,8 @@ use super::health::{self, ShardsAnswer};
 use super::heartbeat::client::{Client, Status, Told};
 use super::heartbeat::server;
 use super::member::Member;
-use super::ports::{Leadership, OpenPorts, Ports, PortsError};
+use super::ports::{OpenPorts, Ports, PortsError};
+use super::shown::ClusterHealth;
 use super::topic_requests::TopicRequests;
 use super::watcher::Watcher;
 use crate::admin::{Admin, Facts};
@@ -277,83 +277,4 @@ async fn sweep_volume(topics: Arc<TopicDirectory>, due: Rc<Notify>, controller: 
             let _ = timeout(SWEEP_PAUSE, due.notified()).await;
         }
     }
-}
-
-/// What the admin endpoint shows beside what every broker has. Control thread.
-pub(crate) struct ClusterHealth {
-    leadership: watch::Receiver<Leadership>,
-    assignment: watch::Receiver<Option<Arc<Assignment>>>,
-    own: RegisteredBroker,
-    watcher: Rc<Watcher>,
-    status: Rc<Status>,
-    answers: Rc<ShardsAnswer>,
-    controller: Rc<ControllerFacts>,
-}
-
-impl std::fmt::Debug for ClusterHealth {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClusterHealth").field("own", &self.own).finish_non_exhaustive()
-    }
-}
-
-impl ClusterHealth {
-    /// Why this broker should not be sent clients, beside partitions that are still to come.
-    pub(crate) fn unready(&self) -> Option<&'static str> {
-        let assignment = self.assignment.borrow();
-        let row = assignment.as_ref().and_then(|assignment| assignment.broker(self.own.id));
-        if self.status.is_draining() {
-            Some("it is about to leave")
-        } else if !self.answers.is_fine() {
-            Some("a shard does not answer")
-        } else if row.is_none_or(|row| row.incarnation != self.own.incarnation) {
-            Some("no assignment knows this broker yet")
-        } else {
-            None
-        }
-    }
-
-    pub(crate) fn show(&self) -> Value {
-        let assignment = self.assignment.borrow();
-        let election = match &*self.leadership.borrow() {
-            Leadership::Unknown => json!({ "role": "unknown" }),
-            Leadership::Follower { lease_transitions, controller } => json!({
-                "role": "follower", "leaseTransitions": lease_transitions, "controller": controller.broker,
-                "controllerAddress": &*controller.heartbeat,
-            }),
-            Leadership::Controller { lease_transitions, act_until } => json!({
-                "role": "controller", "leaseTransitions": lease_transitions,
-                "mayActForMs": millis(act_until.saturating_duration_since(Instant::now())),
-            }),
-        };
-        let controller = &self.controller;
-        let term = controller.epoch.get().map(|epoch: ControllerEpoch| {
-            json!({
-                "epoch": epoch, "brokersConnected": controller.connected.get(),
-                "assignmentsWritten": controller.written.get(),
-                "lastWriteMs": millis(*controller.last_write.borrow()),
-            })
-        });
-        json!({
-            "incarnation": self.own.incarnation.to_string(),
-            "election": election,
-            "term": term,
-            "connectedToController": self.status.is_connected(),
-            "healthy": self.status.is_healthy(),
-            "draining": self.status.is_draining(),
-            "assignment": assignment.as_ref().map(|assignment| json!({
-                "controllerEpoch": assignment.controller_epoch,
-                "version": assignment.assignment_version,
-                "controller": assignment.controller,
-                "brokers": assignment.brokers.iter().map(|broker| json!({
-                    "id": broker.id, "health": broker.health,
-                })).collect::<Vec<_>>(),
-            })),
-            "volumeAnsweredMsAgo": millis(self.watcher.age()),
-            "staleAssignmentsRejected": self.watcher.rejected(),
-        })
-    }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -23,11 +23,13 @@ pub mod plan;
 pub mod ports;
 mod provision;
 pub mod registry;
+mod shown;
 pub mod slots;
 pub mod stand_in;
 mod topic_requests;
 mod view;
 pub mod watcher;
 
+pub(crate) use broker::run;
 pub use broker::{ClusterError, ClusterOptions, Prepared, prepare};
-pub(crate) use broker::{ClusterHealth, run};
+pub(crate) use shown::ClusterHealth;

@@ -8,6 +8,7 @@ use kaas_proto::heartbeat::{BrokerMessage, ControllerMessage};
 use kaas_proto::types::BrokerId;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
@@ -79,8 +80,19 @@ impl Heartbeat for Sessions {
         tokio::spawn(async move {
             let _open = open;
             let mut inbound = request.into_inner();
-            if let Err(status) = converse(session, &cluster_id, &mut inbound, &sink, &to_broker).await {
-                // The broker may be gone.
+            let (broker, first) = match introduce(&cluster_id, &mut inbound).await {
+                Ok(introduced) => introduced,
+                Err(status) => {
+                    // The broker may be gone.
+                    let _ = to_broker.try_send(Err(status));
+                    return;
+                }
+            };
+            // Only the controller keeps the stream open, so that it ends with the term.
+            let weak = to_broker.downgrade();
+            if let Err(status) = converse(session, broker, first, &mut inbound, &sink, to_broker).await
+                && let Some(to_broker) = weak.upgrade()
+            {
                 let _ = to_broker.try_send(Err(status));
             }
         });
@@ -88,26 +100,37 @@ impl Heartbeat for Sessions {
     }
 }
 
-async fn converse(
-    session: SessionId,
+fn silent(_: Elapsed) -> Status {
+    Status::deadline_exceeded("no message in time")
+}
+
+/// The broker behind a stream, and its first message.
+async fn introduce(
     cluster_id: &str,
     inbound: &mut Streaming<BrokerMessage>,
-    sink: &mpsc::Sender<SessionEvent>,
-    to_broker: &ToBroker,
-) -> Result<(), Status> {
-    let silent = |_| Status::deadline_exceeded("no message in time");
-    let gone = |_| Status::failed_precondition("this broker is not the controller any more");
-    let Some(first) = timeout(SESSION_TIMEOUT, inbound.message()).await.map_err(silent)?? else { return Ok(()) };
+) -> Result<(RegisteredBroker, BrokerMessage), Status> {
+    let first = timeout(SESSION_TIMEOUT, inbound.message()).await.map_err(silent)??;
+    let first = first.ok_or_else(|| Status::cancelled("nothing was said"))?;
     let registration = first.registration.as_ref();
     let registration = registration.ok_or_else(|| Status::invalid_argument("the first message registers a broker"))?;
     let broker = registered(registration, cluster_id).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    Ok((broker, first))
+}
+
+async fn converse(
+    session: SessionId,
+    broker: RegisteredBroker,
+    first: BrokerMessage,
+    inbound: &mut Streaming<BrokerMessage>,
+    sink: &mpsc::Sender<SessionEvent>,
+    to_broker: ToBroker,
+) -> Result<(), Status> {
+    let gone = |_| Status::failed_precondition("this broker is not the controller any more");
     let id = broker.id;
-    let began = SessionEvent::Began { session, broker, to_broker: to_broker.clone() };
-    sink.send(began).await.map_err(gone)?;
+    sink.send(SessionEvent::Began { session, broker, to_broker }).await.map_err(gone)?;
     let mut message = first;
     let ended = loop {
-        let heard = SessionEvent::Heard { session, broker: id, message };
-        sink.send(heard).await.map_err(gone)?;
+        sink.send(SessionEvent::Heard { session, broker: id, message }).await.map_err(gone)?;
         // How long silence may last is the registry's to say; this ends what it has given up already.
         match timeout(SESSION_TIMEOUT * 2, inbound.message()).await {
             Ok(Ok(Some(next))) => message = next,

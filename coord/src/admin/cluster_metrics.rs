@@ -1,0 +1,46 @@
+//! What a broker of a cluster counts.
+
+use kaas_proto::metrics::{MetricKind, MetricName};
+
+use super::prometheus::Exposition;
+use crate::cluster::ClusterHealth;
+
+const fn gauge(name: &'static str, help: &'static str) -> MetricName {
+    MetricName { name, help, kind: MetricKind::Gauge }
+}
+
+const fn counter(name: &'static str, help: &'static str) -> MetricName {
+    MetricName { name, help, kind: MetricKind::Counter }
+}
+
+const CONTROLLER: MetricName = gauge("kaas_cluster_controller", "1 while this broker is the controller.");
+const CONNECTED: MetricName =
+    gauge("kaas_cluster_heartbeat_connected", "1 while this broker has a session with the controller.");
+const HEALTHY: MetricName = gauge("kaas_cluster_healthy", "1 while this broker thinks itself fit to lead.");
+const EPOCH: MetricName =
+    gauge("kaas_cluster_assignment_controller_epoch", "Of the assignment that this broker follows.");
+const VERSION: MetricName = gauge("kaas_cluster_assignment_version", "Of the assignment that this broker follows.");
+const VOLUME_AGE: MetricName =
+    gauge("kaas_cluster_volume_silent_seconds", "Since the volume has last answered a look at the assignment.");
+const WRITTEN: MetricName =
+    counter("kaas_cluster_assignments_written_total", "Assignments that this broker wrote as the controller.");
+const REJECTED: MetricName =
+    counter("kaas_cluster_stale_assignments_total", "Assignments of deposed controllers that were found and ignored.");
+
+#[expect(clippy::cast_precision_loss, reason = "metrics are floating point")]
+pub(super) fn add(exposition: &mut Exposition, health: &ClusterHealth) {
+    let numbers = health.numbers();
+    let flag = |flag: bool| f64::from(u8::from(flag));
+    for (name, value) in [
+        (CONTROLLER, flag(numbers.controller)),
+        (CONNECTED, flag(numbers.connected)),
+        (HEALTHY, flag(numbers.healthy)),
+        (EPOCH, f64::from(numbers.controller_epoch)),
+        (VERSION, numbers.assignment_version as f64),
+        (VOLUME_AGE, numbers.volume_silent.as_secs_f64()),
+        (WRITTEN, numbers.written as f64),
+        (REJECTED, numbers.rejected as f64),
+    ] {
+        exposition.number(name, Vec::new(), value);
+    }
+}
