@@ -17,7 +17,7 @@ const ROUNDS: u32 = 5;
 const SIZES: [i32; 5] = [1_250, 2_500, 5_000, 10_000, 20_000];
 
 /// Prints a row for each number of partitions, in topics of 10: a broker is lost, and comes back.
-pub fn print(directory: &Path) -> Result<()> {
+pub(crate) fn print(directory: &Path) -> Result<()> {
     let root = tempfile::tempdir_in(directory)?;
     fs::create_dir(root.path().join(CLUSTER_DIRECTORY))?;
     let file = AssignmentFile::new(root.path());

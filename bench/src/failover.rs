@@ -36,7 +36,7 @@ struct Producer {
 }
 
 /// Runs each scenario so many times and prints what the partitions of the broker, and the others, had to wait.
-pub fn print(directory: &Path, binary: &Path, rounds: u32) -> Result<()> {
+pub(crate) fn print(directory: &Path, binary: &Path, rounds: u32) -> Result<()> {
     let mut cluster = Cluster::start(binary, directory, BROKERS)?;
     let first = cluster.brokers.values().next().context("there are brokers")?;
     connect(first.kafka())?.create_topic(TOPIC, PARTITIONS, &[])?;

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-mod engine;
 mod assignment;
+mod engine;
 mod failover;
 mod first_light;
 mod raw;

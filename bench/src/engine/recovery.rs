@@ -35,8 +35,12 @@ pub(super) fn print(dir: &Path) -> Result<()> {
     })?;
     for (epoch, what) in [(2, "after a crash"), (3, "after a crash that lost nothing new")] {
         let (bytes, seconds) = take_over(root.path(), epoch, false)?;
-        println!("recovery of a segment of {} MiB {what}: {:.1} MiB read in {seconds:.2} s (target {:.0} MiB)",
-            LOG_BYTES >> 20, bytes / f64::from(1 << 20), TARGET_BYTES / f64::from(1 << 20));
+        println!(
+            "recovery of a segment of {} MiB {what}: {:.1} MiB read in {seconds:.2} s (target {:.0} MiB)",
+            LOG_BYTES >> 20,
+            bytes / f64::from(1 << 20),
+            TARGET_BYTES / f64::from(1 << 20)
+        );
     }
     take_over(root.path(), 4, true)?;
     let (bytes, seconds) = take_over(root.path(), 5, false)?;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
+use kaas_core::env::Env;
 use kaas_core::env::executor::spawn_shard;
 use kaas_core::env::uring::UringEnv;
-use kaas_core::env::Env;
 use kaas_core::partition::error::AppendError;
 use kaas_core::shard::operation::{Appended, Produce, ProduceBatch, RequiredAcks, ShardOperation};
 use kaas_core::shard::port::{ShardHandle, queue};

@@ -9,7 +9,7 @@ use kaas_proto::kafka::messages::*;
 use kaas_proto::types::{BrokerId, LeaderEpoch, PartitionIndex, SlotId, TopicId};
 use kaas_proto::view::PartitionView;
 
-use crate::support::{Broker, ELSEWHERE, Options, TOPIC, TOPIC_ID, set};
+use crate::support::{Broker, Client, ELSEWHERE, Options, TOPIC, TOPIC_ID, set};
 
 fn named(name: &str) -> MetadataRequestTopic {
     MetadataRequestTopic { name: Some(name.into()), ..Default::default() }
