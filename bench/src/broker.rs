@@ -31,6 +31,8 @@ pub struct BrokerOptions {
     /// 0: any free port.
     pub kafka_port: u16,
     pub arguments: Vec<String>,
+    /// Of the environment.
+    pub variables: Vec<(String, String)>,
 }
 
 impl BrokerOptions {
@@ -41,7 +43,7 @@ impl BrokerOptions {
 
     #[must_use]
     pub fn in_memory(binary: &Path) -> Self {
-        Self { binary: binary.to_owned(), data_dir: None, kafka_port: 0, arguments: Vec::new() }
+        Self { binary: binary.to_owned(), data_dir: None, kafka_port: 0, arguments: Vec::new(), variables: Vec::new() }
     }
 
     /// The same broker on the port that it had before.
@@ -54,6 +56,12 @@ impl BrokerOptions {
     #[must_use]
     pub fn with(mut self, arguments: &[&str]) -> Self {
         self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        self
+    }
+
+    #[must_use]
+    pub fn with_variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 }
@@ -116,6 +124,7 @@ impl Broker {
             .arg(format!("127.0.0.1:{}", options.kafka_port))
             .args(["--admin-listen", "127.0.0.1:0"])
             .args(&options.arguments)
+            .envs(options.variables.iter().map(|(name, value)| (name, value)))
             .stderr(Stdio::piped())
             .stdin(Stdio::null())
             .spawn()

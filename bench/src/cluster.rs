@@ -1,4 +1,4 @@
-//! Several real brokers on one directory, with election and topics by files.
+//! Several real brokers on one directory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,21 @@ use tempfile::TempDir;
 
 use crate::broker::{Broker, BrokerOptions, wait_until};
 
+/// Where the brokers have their election and their topics from.
+#[derive(Debug)]
+pub enum Outside {
+    /// Files in a directory.
+    StandIn(TempDir),
+    /// The API server that a kubeconfig names. The brokers are `kaas-0`, `kaas-1`, ….
+    Kubernetes { kubeconfig: PathBuf },
+}
+
 /// Kept on the test's side; all brokers are killed when it is dropped.
 #[derive(Debug)]
 pub struct Cluster {
     binary: PathBuf,
     volume: TempDir,
-    stand_in: TempDir,
+    outside: Outside,
     pub brokers: BTreeMap<i32, Broker>,
 }
 
@@ -24,8 +33,15 @@ impl Cluster {
     /// # Errors
     /// What they logged instead.
     pub fn start(binary: &Path, directory: &Path, brokers: i32) -> Result<Self> {
-        let (volume, stand_in) = (tempfile::tempdir_in(directory)?, tempfile::tempdir_in(directory)?);
-        let mut cluster = Self { binary: binary.to_owned(), volume, stand_in, brokers: BTreeMap::new() };
+        let stand_in = Outside::StandIn(tempfile::tempdir_in(directory)?);
+        Self::start_with(binary, directory, stand_in, brokers)
+    }
+
+    /// # Errors
+    /// What they logged instead.
+    pub fn start_with(binary: &Path, directory: &Path, outside: Outside, brokers: i32) -> Result<Self> {
+        let volume = tempfile::tempdir_in(directory)?;
+        let mut cluster = Self { binary: binary.to_owned(), volume, outside, brokers: BTreeMap::new() };
         (0..brokers).try_for_each(|id| cluster.add(id))?;
         cluster.wait_until_even(brokers)?;
         Ok(cluster)
@@ -36,21 +52,18 @@ impl Cluster {
     /// # Errors
     /// What it logged instead.
     pub fn add(&mut self, id: i32) -> Result<()> {
-        let stand_in = self.stand_in.path().to_str().context("the path is text")?;
-        let id_text = id.to_string();
-        let arguments = [
-            "--cluster-stand-in",
-            stand_in,
-            "--broker-id",
-            &id_text,
-            "--heartbeat-listen",
-            "127.0.0.1:0",
-            "--shards",
-            "1",
-            "--log-level",
-            "info,kaas_coord=debug",
-        ];
-        let options = BrokerOptions::new(&self.binary, self.volume.path()).with(&arguments);
+        let common = ["--heartbeat-listen", "127.0.0.1:0", "--shards", "1", "--log-level", "info,kaas_coord=debug"];
+        let options = BrokerOptions::new(&self.binary, self.volume.path()).with(&common);
+        let options = match &self.outside {
+            Outside::StandIn(directory) => {
+                let directory = directory.path().to_str().context("the path is text")?;
+                options.with(&["--cluster-stand-in", directory, "--broker-id", &id.to_string()])
+            }
+            Outside::Kubernetes { kubeconfig } => {
+                let kubeconfig = kubeconfig.to_str().context("the path is text")?;
+                options.with_variable("MY_POD_NAME", &format!("kaas-{id}")).with_variable("KUBECONFIG", kubeconfig)
+            }
+        };
         self.brokers.insert(id, Broker::start(&options)?);
         Ok(())
     }

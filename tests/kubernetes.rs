@@ -1,0 +1,209 @@
+//! Three real brokers on one directory and a real Kubernetes API server, with the permissions of `deploy/rbac.yaml`.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use kaas_bench::broker::wait_until;
+use kaas_bench::client::Client;
+use kaas_bench::cluster::{Cluster, Outside};
+use kaas_bench::tester::{Tester, connect};
+use serde_json::{Value, json};
+
+#[allow(dead_code, reason = "it serves the tests of kaas-coord too")]
+#[path = "../coord/tests/kubernetes/server.rs"]
+mod server;
+
+use server::ApiServer;
+
+/// A cluster, and its namespace as an administrator sees it.
+struct Kubernetes<'a> {
+    server: &'a ApiServer,
+    namespace: &'static str,
+    cluster: Cluster,
+}
+
+impl<'a> Kubernetes<'a> {
+    fn start(server: &'a ApiServer, namespace: &'static str) -> Self {
+        let outside = Outside::Kubernetes { kubeconfig: server.make_namespace(namespace).into() };
+        let (binary, directory) = (Path::new(env!("CARGO_BIN_EXE_kaas")), Path::new(env!("CARGO_TARGET_TMPDIR")));
+        let cluster = Cluster::start_with(binary, directory, outside, 3).unwrap();
+        Self { server, namespace, cluster }
+    }
+
+    fn lease(&self) -> Value {
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/kaas-controller", self.namespace);
+        self.server.command(&format!("ask GET {path}"))
+    }
+
+    /// The broker that the Lease names.
+    fn holder(&self) -> Option<i32> {
+        self.lease()["spec"]["holderIdentity"].as_str()?.rsplit_once('-')?.1.parse().ok()
+    }
+
+    fn path_of(&self, topic: &str) -> String {
+        format!("/apis/kaas.io/v1alpha1/namespaces/{}/kafkatopics/{topic}", self.namespace)
+    }
+
+    fn object(&self, topic: &str) -> Value {
+        self.server.command(&format!("ask GET {}", self.path_of(topic)))
+    }
+
+    /// As `kubectl apply --server-side` does it.
+    fn apply(&self, topic: &str, spec: &Value) {
+        let object = json!({
+            "apiVersion": "kaas.io/v1alpha1", "kind": "KafkaTopic", "metadata": { "name": topic }, "spec": spec
+        });
+        let path = self.path_of(topic);
+        self.server.command(&format!("ask PATCH {path}?fieldManager=user application/apply-patch+yaml {object}"));
+    }
+
+    fn delete(&self, topic: &str) {
+        self.server.command(&format!("ask DELETE {}", self.path_of(topic)));
+    }
+
+    fn client(&self) -> Client {
+        connect(self.cluster.brokers.values().next().unwrap().kafka()).unwrap()
+    }
+
+    /// Waits until all brokers show so many partitions of a topic, each with a leader.
+    fn wait_for_topic(&self, topic: &str, partitions: usize) {
+        for broker in self.cluster.brokers.values() {
+            let shown = || {
+                let metadata = connect(broker.kafka())?.metadata(topic)?;
+                let rows = metadata.topics.first().map_or(&[][..], |topic| &topic.partitions);
+                Ok(rows.len() == partitions && rows.iter().all(|row| row.leader_id.0 >= 0))
+            };
+            wait_until(&format!("{topic} is served"), shown)
+                .unwrap_or_else(|error| panic!("{error}\n{}", self.cluster.logs()));
+        }
+    }
+}
+
+#[test]
+fn topics_are_objects_and_objects_are_topics() {
+    let kubernetes = Kubernetes::start(ApiServer::shared(), "kaas-topics");
+    let controller = kubernetes.cluster.controller().unwrap();
+    assert_eq!(kubernetes.holder(), Some(controller));
+
+    // A client's topic is an object.
+    kubernetes.client().create_topic("Orders_EU", 6, &[("retention.ms", "3600000")]).unwrap();
+    let listed = kubernetes.server.command(&format!("ask GET {}", kubernetes.path_of("").trim_end_matches('/')));
+    let object = &listed["items"][0];
+    assert_eq!(object["spec"]["topicName"], "Orders_EU");
+    assert_eq!(
+        (&object["spec"]["partitions"], &object["spec"]["config"]["retention.ms"]),
+        (&json!(6), &json!("3600000"))
+    );
+    let name = object["metadata"]["name"].as_str().unwrap();
+    wait_until("the controller answers", || Ok(kubernetes.object(name)["status"]["conditions"][0]["status"] == "True"))
+        .unwrap();
+    kubernetes.wait_for_topic("Orders_EU", 6);
+    let mut tester = Tester::new(&kubernetes.cluster, "Orders_EU");
+    (0..5).for_each(|_| tester.produce(6).unwrap());
+
+    // A user's object is a topic, grows, goes, and comes back empty.
+    for round in 0..2 {
+        kubernetes.apply("clicks", &json!({ "partitions": 2 }));
+        kubernetes.wait_for_topic("clicks", 2);
+        let mut clicks = Tester::new(&kubernetes.cluster, "clicks");
+        clicks.next = round * 100;
+        (0..3).for_each(|_| clicks.produce(2).unwrap());
+        kubernetes.apply("clicks", &json!({ "partitions": 4 }));
+        kubernetes.wait_for_topic("clicks", 4);
+        clicks.produce(4).unwrap();
+        assert_eq!(clicks.read(0).unwrap(), (round * 100..round * 100 + 4).collect::<Vec<_>>(), "nothing older");
+        kubernetes.delete("clicks");
+        let gone = || Ok(!kubernetes.cluster.volume().join("clicks").exists());
+        wait_until("its directory is gone", gone).unwrap();
+    }
+    // And a client deletes what is an object.
+    kubernetes.client().delete_topic("Orders_EU").unwrap();
+    assert_eq!(kubernetes.object(name)["missing"], true);
+}
+
+#[test]
+fn the_lease_moves_with_the_controller() {
+    let mut kubernetes = Kubernetes::start(ApiServer::shared(), "kaas-lease");
+    kubernetes.client().create_topic("t", 6, &[]).unwrap();
+    let mut tester = Tester::new(&kubernetes.cluster, "t");
+    (0..5).for_each(|_| tester.produce(6).unwrap());
+
+    // Killed: the Lease has to expire.
+    let (former, epoch) =
+        (kubernetes.cluster.controller().unwrap(), kubernetes.cluster.assignment().unwrap().controller_epoch);
+    kubernetes.cluster.kill(former).unwrap();
+    (0..5).for_each(|_| tester.produce(6).unwrap());
+    kubernetes.cluster.wait_until_even(2).unwrap();
+    let assignment = kubernetes.cluster.assignment().unwrap();
+    assert!(assignment.controller.0 != former && assignment.controller_epoch > epoch);
+    assert_eq!(kubernetes.holder(), Some(assignment.controller.0));
+
+    // Deleted: the epoch goes on all the same.
+    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/kaas-controller", kubernetes.namespace);
+    kubernetes.server.command(&format!("ask DELETE {path}"));
+    let epoch = assignment.controller_epoch;
+    let higher = || Ok(kubernetes.cluster.assignment()?.controller_epoch > epoch);
+    wait_until("a controller of a higher epoch", higher).unwrap();
+    (0..5).for_each(|_| tester.produce(6).unwrap());
+
+    // Told to stop: it is given back, and the last broker has it soon.
+    let controller = kubernetes.cluster.controller().unwrap();
+    let began = Instant::now();
+    let mut broker = kubernetes.cluster.brokers.remove(&controller).unwrap();
+    broker.signal("TERM").unwrap();
+    assert!(broker.wait().unwrap().success(), "{}", broker.log_lines().join("\n"));
+    let stopped = began.elapsed();
+    let last = *kubernetes.cluster.brokers.keys().next().unwrap();
+    wait_until("the last broker is the controller", || Ok(kubernetes.holder() == Some(last))).unwrap();
+    let waited = began.elapsed() - stopped;
+    assert!(waited < Duration::from_secs(6), "nothing has to expire: {waited:?}");
+    (0..5).for_each(|_| tester.produce(6).unwrap());
+    tester.check().unwrap();
+}
+
+#[test]
+fn a_controller_that_stands_still_loses_the_lease_and_follows() {
+    let kubernetes = Kubernetes::start(ApiServer::shared(), "kaas-pause");
+    kubernetes.client().create_topic("t", 6, &[]).unwrap();
+    let cluster = &kubernetes.cluster;
+    let mut tester = Tester::new(cluster, "t");
+    (0..5).for_each(|_| tester.produce(6).unwrap());
+    let (former, epoch) = (cluster.controller().unwrap(), cluster.assignment().unwrap().controller_epoch);
+    let paused = &cluster.brokers[&former];
+    paused.signal("STOP").unwrap();
+    let replaced = || Ok(cluster.assignment()?.controller_epoch > epoch);
+    wait_until("another one is the controller", replaced).unwrap();
+    tester.bootstrap(cluster.brokers.iter().filter(|(id, _)| **id != former).map(|(_, broker)| broker));
+    (0..5).for_each(|_| tester.produce(6).unwrap());
+    paused.signal("CONT").unwrap();
+    cluster.wait_until_even(3).unwrap();
+    (0..5).for_each(|_| tester.produce(6).unwrap());
+    tester.check().unwrap();
+    assert_ne!(kubernetes.holder(), Some(former));
+}
+
+#[test]
+fn without_the_api_server_the_brokers_go_on() {
+    let server = ApiServer::start();
+    let mut kubernetes = Kubernetes::start(&server, "kaas-outage");
+    kubernetes.client().create_topic("t", 6, &[]).unwrap();
+    let mut tester = Tester::new(&kubernetes.cluster, "t");
+    (0..5).for_each(|_| tester.produce(6).unwrap());
+    server.command("stop");
+    // Longer than the Lease holds.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(12) {
+        tester.produce(6).unwrap();
+    }
+    assert!(tester.longest < Duration::from_secs(2), "{:?}", tester.longest);
+    server.command("start");
+    wait_until("somebody is the controller", || Ok(kubernetes.holder().is_some())).unwrap();
+    // It acts: what dies is replaced.
+    let follower = kubernetes.cluster.follower().unwrap();
+    kubernetes.cluster.kill(follower).unwrap();
+    kubernetes.cluster.wait_until_even(2).unwrap();
+    (0..5).for_each(|_| tester.produce(6).unwrap());
+    tester.check().unwrap();
+}
