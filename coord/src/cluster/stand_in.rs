@@ -130,7 +130,7 @@ async fn poll_topics(directory: Directory, publish: watch::Sender<Option<Arc<Des
         if let Ok(topics) =
             blocking(move || looked.locked(|directory| directory.read::<Vec<StoredTopic>>("topics.json"))).await
         {
-            let topics: DesiredTopics = topics.into_iter().map(|topic| desired(topic)).collect();
+            let topics: DesiredTopics = topics.into_iter().map(desired).collect();
             publish.send_if_modified(|known| {
                 let changed = known.as_deref() != Some(&topics);
                 if changed {
