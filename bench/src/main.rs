@@ -42,8 +42,10 @@ enum Command {
     Appending,
     /// What recovery reads of a segment of 1 GiB.
     Recovery,
-    /// Resident memory per led idle partition, of 10,000.
+    /// Resident memory per led idle partition. 10,000 of them need a limit of 60,000 open files.
     IdleMemory {
+        #[arg(long, default_value_t = 10_000)]
+        partitions: i32,
         /// The broker; build it with `cargo build --release`.
         #[arg(long, default_value = "target/release/kaas")]
         binary: PathBuf,
@@ -70,7 +72,7 @@ fn main() -> Result<()> {
         Command::Takeover => engine::print_takeover(&options.dir),
         Command::Appending => engine::print_appending(&options.dir),
         Command::Recovery => engine::print_recovery(&options.dir),
-        Command::IdleMemory { binary } => engine::print_idle_memory(&options.dir, &binary),
+        Command::IdleMemory { partitions, binary } => engine::print_idle_memory(&options.dir, &binary, partitions),
         Command::Assignment => assignment::print(&options.dir),
         Command::Failover { binary, rounds } => failover::print(&options.dir, &binary, rounds),
         Command::Ring => ring::print(&options.dir),

@@ -8,12 +8,12 @@ use anyhow::Result;
 use kaas_bench::broker::{Broker, BrokerOptions};
 use kaas_bench::client::Client;
 
-const TOPICS: i32 = 20;
 const PARTITIONS_PER_TOPIC: i32 = 500;
 /// Until tasks of the takeovers are over.
 const SETTLE: Duration = Duration::from_secs(5);
 
-pub(super) fn print(dir: &Path, binary: &Path) -> Result<()> {
+pub(super) fn print(dir: &Path, binary: &Path, partitions: i32) -> Result<()> {
+    let topics = partitions / PARTITIONS_PER_TOPIC;
     let root = tempfile::tempdir_in(dir)?;
     let broker = Broker::start(&BrokerOptions::new(binary, root.path()))?;
     broker.wait_ready()?;
@@ -21,11 +21,11 @@ pub(super) fn print(dir: &Path, binary: &Path) -> Result<()> {
     client.create_topic("first", 10, &[])?;
     thread::sleep(SETTLE);
     let before = broker.resident_bytes()?;
-    for topic in 0..TOPICS {
+    for topic in 0..topics {
         client.create_topic(&format!("idle-{topic}"), PARTITIONS_PER_TOPIC, &[])?;
     }
     thread::sleep(SETTLE);
-    let partitions = f64::from(TOPICS * PARTITIONS_PER_TOPIC);
+    let partitions = f64::from(topics * PARTITIONS_PER_TOPIC);
     let created = broker.resident_bytes()?.saturating_sub(before) as f64 / partitions / 1024.0;
     broker.stop()?;
     // What creation left behind is not counted.

@@ -27,6 +27,6 @@ pub(crate) fn print_recovery(dir: &Path) -> Result<()> {
 }
 
 /// Memory of led partitions in the real process.
-pub(crate) fn print_idle_memory(dir: &Path, binary: &Path) -> Result<()> {
-    idle_memory::print(dir, binary)
+pub(crate) fn print_idle_memory(dir: &Path, binary: &Path, partitions: i32) -> Result<()> {
+    idle_memory::print(dir, binary, partitions)
 }
