@@ -306,9 +306,7 @@ impl<E: Env> Recovery<'_, E> {
 
     async fn read_snapshot(&self, names: &[String], epoch: LeaderEpoch) -> Result<SnapshotFound, TakeoverEnd> {
         let name = PartitionFile::Producers(epoch).to_string();
-        if !names.contains(&name) {
-            return Ok(SnapshotFound::NoProducers);
-        }
+        let is_listed = names.contains(&name);
         let path = self.directory.join(name);
         match self.env.volume().read(&path, producer_snapshot::LIMIT_BYTES).await {
             Ok(bytes) => Ok(match ProducerSnapshot::decode(&bytes) {
@@ -318,6 +316,8 @@ impl<E: Env> Recovery<'_, E> {
                     SnapshotFound::Damaged
                 }
             }),
+            // A listing is no snapshot: it may show a manifest and lack what was written before it. Only the name itself tells.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !is_listed => Ok(SnapshotFound::NoProducers),
             Err(error) => Err(TakeoverEnd::failed(format_args!("{} can't be read", path.display()), &error)),
         }
     }

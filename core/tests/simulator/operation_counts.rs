@@ -145,7 +145,7 @@ fn a_takeover_after_a_crash_and_one_after_a_relinquish() {
         let expected = [
             (Open, 2), // the own fence, the last segment
             (List, 2),
-            (Read, 1), // the manifest
+            (Read, 2), // the manifest; a producer snapshot that is not there
             (Write, 1),
             (Overwrite, 1),
             (Rename, 1),
