@@ -50,6 +50,7 @@ pub(crate) const COMPRESSION_MASK: i16 = 0b111;
 pub(crate) const LOG_APPEND_TIME: i16 = 1 << 3;
 pub(crate) const TRANSACTIONAL: i16 = 1 << 4;
 pub(crate) const CONTROL: i16 = 1 << 5;
+pub(crate) const DELETE_HORIZON: i16 = 1 << 6;
 
 /// How the records of a batch are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +217,7 @@ impl<'a> RecordBatchView<'a> {
         u32::from_be_bytes(at(self.header, field::CRC))
     }
 
-    fn attributes(&self) -> i16 {
+    pub(crate) fn attributes(&self) -> i16 {
         i16::from_be_bytes(at(self.header, field::ATTRIBUTES))
     }
 
@@ -248,6 +249,13 @@ impl<'a> RecordBatchView<'a> {
     #[must_use]
     pub fn is_control(&self) -> bool {
         self.attributes() & CONTROL != 0
+    }
+
+    /// When compaction may drop the batch's tombstones, or the marker that it is (KIP-534); `None` until compaction has
+    /// met it. It takes the place of the base timestamp, so the timestamps of records are relative to it.
+    #[must_use]
+    pub fn delete_horizon(&self) -> Option<TimestampMs> {
+        (self.attributes() & DELETE_HORIZON != 0).then(|| self.base_timestamp())
     }
 
     /// The last offset of the batch, less the first.

@@ -1,9 +1,11 @@
-//! Decompression of records, bounded.
+//! Compression of records, and decompression, bounded.
 
 use std::borrow::Cow;
-use std::io::Read;
+use std::io::{self, Read, Write};
 
 use flate2::read::MultiGzDecoder;
+use flate2::write::GzEncoder;
+use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
 
 use super::batch::Compression;
 use super::record::RecordError;
@@ -12,9 +14,47 @@ use super::varint::take;
 /// The xerial library's frame around Snappy: this, two version numbers, then blocks with four bytes of length each.
 const XERIAL_MAGIC: &[u8] = b"\x82SNAPPY\0";
 const XERIAL_VERSIONS_BYTES: usize = 8;
+/// Version 1, readable from version 1 on.
+const XERIAL_VERSIONS: [u8; XERIAL_VERSIONS_BYTES] = [0, 0, 0, 1, 0, 0, 0, 1];
+/// What the library puts into one block.
+const XERIAL_BLOCK_BYTES: usize = 32 * 1024;
 
 /// The largest window that a Zstandard frame may ask us to keep: 2^27, what its own tools allow by default.
 const ZSTD_MAX_WINDOW_LOG: u32 = 27;
+
+/// `bytes` compressed as Kafka's own clients do it and can read it.
+///
+/// # Errors
+/// A compressor's own; none is known to fail on memory.
+pub(crate) fn compress(compression: Compression, bytes: &[u8]) -> io::Result<Vec<u8>> {
+    match compression {
+        Compression::None => Ok(bytes.to_vec()),
+        Compression::Gzip => {
+            let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::default());
+            encoder.write_all(bytes)?;
+            encoder.finish()
+        }
+        Compression::Snappy => {
+            let mut framed = [XERIAL_MAGIC, &XERIAL_VERSIONS].concat();
+            let mut encoder = snap::raw::Encoder::new();
+            for block in bytes.chunks(XERIAL_BLOCK_BYTES) {
+                let block = encoder.compress_vec(block).map_err(io::Error::other)?;
+                let length = i32::try_from(block.len()).expect("a block is some 32 KiB");
+                framed.extend_from_slice(&length.to_be_bytes());
+                framed.extend_from_slice(&block);
+            }
+            Ok(framed)
+        }
+        Compression::Lz4 => {
+            // The Java client reads frames of independent blocks only.
+            let frame = FrameInfo::new().block_mode(BlockMode::Independent).block_size(BlockSize::Max64KB);
+            let mut encoder = FrameEncoder::with_frame_info(frame, Vec::new());
+            encoder.write_all(bytes)?;
+            encoder.finish().map_err(io::Error::other)
+        }
+        Compression::Zstd => zstd::stream::encode_all(bytes, zstd::DEFAULT_COMPRESSION_LEVEL),
+    }
+}
 
 /// `bytes` without their compression, if they are no longer than `max_bytes` then.
 pub(crate) fn decompress(

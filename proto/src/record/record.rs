@@ -48,17 +48,28 @@ pub struct Record<'a> {
     pub value: Option<&'a [u8]>,
     header_count: i32,
     headers: &'a [u8],
+    /// All of it, with its length in front.
+    pub(super) whole: &'a [u8],
+    pub(super) attributes: u8,
+    /// What follows the timestamp.
+    pub(super) behind_timestamp: &'a [u8],
 }
 
 impl<'a> Record<'a> {
     fn take(bytes: &mut &'a [u8]) -> Result<Self, RecordError> {
+        let start = *bytes;
         let length = take_i32(bytes)?;
         let length = usize::try_from(length).map_err(|_| RecordError::NegativeLength(length))?;
         let mut body = take(bytes, length)?;
-        // Attributes of a record: none is defined.
-        take(&mut body, 1)?;
+        let whole = &start[..start.len() - bytes.len()];
+        // None is defined.
+        let attributes = take(&mut body, 1)?[0];
+        let timestamp_delta = take_i64(&mut body)?;
         let record = Self {
-            timestamp_delta: take_i64(&mut body)?,
+            whole,
+            attributes,
+            timestamp_delta,
+            behind_timestamp: body,
             offset_delta: take_i32(&mut body)?,
             key: take_nullable(&mut body)?,
             value: take_nullable(&mut body)?,
