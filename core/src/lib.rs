@@ -7,6 +7,7 @@
 //! [`group`] coordinates consumer groups, [`shard`] owns the partitions of one core and carries out what request
 //! handlers and the control thread ask for.
 
+pub mod compaction;
 pub mod env;
 pub mod format;
 pub mod group;

@@ -105,6 +105,13 @@ counters! {
     /// Set when collected.
     segments_displaced: Counter "kaas_log_segments_displaced_total", "Older segments closed because too many were open.";
     segments_deleted: Counter "kaas_log_segments_deleted_total", "Segments unlinked, by retention, DeleteRecords or tidying.";
+    compaction_passes: Counter "kaas_compaction_passes_total", "Passes of compaction that came to their end.";
+    compaction_read_bytes: Counter "kaas_compaction_read_bytes_total", "Bytes of record batches that compaction read.";
+    compaction_written_bytes: Counter "kaas_compaction_written_bytes_total", "Bytes of record batches that compaction wrote.";
+    compaction_dropped_records: Counter "kaas_compaction_dropped_records_total", "Records and transaction markers that compaction dropped.";
+    compaction_segments_replaced: Counter "kaas_compaction_segments_replaced_total", "Segments that compaction put others in the place of.";
+    compaction_map_full: Counter "kaas_compaction_map_full_total", "Passes that ended early because the map of offsets was full.";
+    compaction_failures: Counter "kaas_compaction_failures_total", "Passes that failed and will be tried again.";
     takeovers: Counter "kaas_partition_takeovers_total", "Takeovers that ended in leading.";
     takeover_failures: Counter "kaas_partition_takeover_failures_total", "Takeovers that failed.";
     superseded: Counter "kaas_partition_superseded_total", "Partitions found to have a leader with a higher epoch.";

@@ -60,7 +60,7 @@ fn manifest() {
         high_watermark: Offset(1234),
         log_start_offset: Offset(10),
         chain: Chain::try_from(entries.to_vec()).unwrap(),
-        replaced: vec![Replaced { from: Offset(10), to: Offset(400), segment: compacted }],
+        replaced: vec![Replaced { from: Offset(10), to: Offset(400), segment: compacted, bytes: None }],
         relinquished: true,
     };
     check(golden, &value, &value.encode(), &Manifest::decode(EPOCH, golden.1).unwrap());

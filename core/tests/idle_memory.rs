@@ -58,7 +58,7 @@ fn an_idle_partition_is_small() {
         let config = ShardConfig {
             owns_directories: true,
             tail_cache_bytes: 0,
-            ..ShardConfig::new(ShardId(0), BrokerId(1), &BrokerConfig::default())
+            ..ShardConfig::new(ShardId(0), BrokerId(1), &BrokerConfig::default(), 1)
         };
         let channels = ShardChannels { commands: command_receiver, events: event_sender, operations };
         let shard = Shard::start(env.clone(), config, channels);

@@ -74,7 +74,7 @@ impl BenchShard {
         let (handle, operations) = queue();
         let broker = BrokerConfig::default();
         let channels = ShardChannels { commands: command_receiver, events: event_sender, operations };
-        let shard = Shard::start(env.clone(), ShardConfig::new(ShardId(0), BrokerId(1), &broker), channels);
+        let shard = Shard::start(env.clone(), ShardConfig::new(ShardId(0), BrokerId(1), &broker, 1), channels);
         let config = Arc::new(TopicConfig::resolve(&broker, &BTreeMap::new())?);
         Ok(Self { env, shard, commands, events: RefCell::new(events), config, _operations: handle })
     }

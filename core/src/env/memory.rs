@@ -11,7 +11,7 @@ use super::executor::{self, TaskQueues};
 use super::virtual_time::VirtualTime;
 use super::{Env, MonotonicTime, TaskClass};
 
-pub use super::memory_volume::{MemoryFile, MemoryVolume, Operation};
+pub use super::memory_volume::{Doom, MemoryFile, MemoryVolume, Operation};
 
 /// An [`Env`] whose files live in memory. Shard-local; its volume may be shared with other shards and threads.
 #[derive(Clone, Debug)]

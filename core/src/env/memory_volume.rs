@@ -56,6 +56,18 @@ struct State {
     counts: HashMap<Operation, u64>,
     failures: HashMap<Operation, VecDeque<ErrorKind>>,
     held: HashMap<Operation, Vec<Waker>>,
+    /// So many operations from now, and what happens to that one.
+    doom: Option<(u64, Doom)>,
+    revivals: u64,
+    hanging: Vec<Waker>,
+}
+
+/// What happens to one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doom {
+    /// It hangs until [`MemoryVolume::revive`]; others go on.
+    Hang,
+    Fail(ErrorKind),
 }
 
 type Directory = BTreeMap<String, Node>;
@@ -189,18 +201,60 @@ impl MemoryVolume {
         waiting.into_iter().flatten().for_each(Waker::wake);
     }
 
+    /// The operation that is begun after `others` more is doomed, whatever it is.
+    pub fn doom(&self, others: u64, doom: Doom) {
+        lock(&self.0).doom = Some((others, doom));
+    }
+
+    /// Whether a doomed operation is still to come.
+    #[must_use]
+    pub fn is_doomed(&self) -> bool {
+        lock(&self.0).doom.is_some()
+    }
+
+    /// Lets go on what hangs by [`Doom::Hang`]; nothing is doomed any more.
+    pub fn revive(&self) {
+        let mut state = lock(&self.0);
+        state.doom = None;
+        state.revivals += 1;
+        std::mem::take(&mut state.hanging).into_iter().for_each(Waker::wake);
+    }
+
+    async fn hang(&self, since: u64) {
+        poll_fn(|context| {
+            let mut state = lock(&self.0);
+            if state.revivals > since {
+                return Poll::Ready(());
+            }
+            state.hanging.push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// Gives other tasks a turn, as a real operation would, then carries `effect` out in one step.
     async fn perform<T>(
         &self,
         operation: Operation,
         effect: impl FnOnce(&mut State) -> io::Result<T>,
     ) -> io::Result<T> {
-        let failure = {
+        let (failure, hangs_since) = {
             let mut state = lock(&self.0);
             *state.counts.entry(operation).or_default() += 1;
-            state.failures.get_mut(&operation).and_then(VecDeque::pop_front)
+            let doom = state.doom.take();
+            let (mut failure, mut hangs_since) = (None, None);
+            match doom {
+                Some((0, Doom::Hang)) => hangs_since = Some(state.revivals),
+                Some((0, Doom::Fail(kind))) => failure = Some(kind),
+                Some((others, doom)) => state.doom = Some((others - 1, doom)),
+                None => {}
+            }
+            (failure.or_else(|| state.failures.get_mut(&operation).and_then(VecDeque::pop_front)), hangs_since)
         };
         futures_lite::future::yield_now().await;
+        if let Some(since) = hangs_since {
+            self.hang(since).await;
+        }
         poll_fn(|context| match lock(&self.0).held.get_mut(&operation) {
             Some(waiting) => {
                 waiting.push(context.waker().clone());

@@ -117,7 +117,7 @@ fn live_ranges(manifest: &Manifest, files: &[PartitionFile]) -> Vec<LiveRange> {
             &mut live,
         );
     }
-    live.extend(manifest.replaced.iter().map(|&Replaced { from, to, segment }| LiveRange {
+    live.extend(manifest.replaced.iter().map(|&Replaced { from, to, segment, .. }| LiveRange {
         segment,
         start: from,
         end: Some(to),
@@ -237,7 +237,7 @@ mod tests {
         // The output that no manifest names yet is its leader's own business.
         let before = sort(&manifest, &files);
         assert_eq!((before.live.len(), before.dead.len()), (4, 0));
-        manifest.replaced = vec![Replaced { from: Offset(0), to: Offset(20), segment: compacted(2, 0) }];
+        manifest.replaced = vec![Replaced { from: Offset(0), to: Offset(20), segment: compacted(2, 0), bytes: None }];
         let after = sort(&manifest, &files);
         assert_eq!(
             after.live,
@@ -274,7 +274,7 @@ mod tests {
         ) {
             let Some(last) = chain.last() else { return Ok(()) };
             let segment = compacted(last.epoch.0, cut.0);
-            let replaced = Replaced { from: Offset(cut.0), to: Offset(cut.0 + cut.1), segment };
+            let replaced = Replaced { from: Offset(cut.0), to: Offset(cut.0 + cut.1), segment, bytes: None };
             let manifest = Manifest { epoch: last.epoch, replaced: vec![replaced], chain, ..manifest(&[(1, 0)], 0) };
             let segments: Vec<_> = bases.iter().map(|&(epoch, base)| appended(epoch, base)).collect();
             let files: Vec<_> = segments.iter().copied().map(PartitionFile::Log).collect();

@@ -8,7 +8,7 @@
 //! | `highWatermark` | at the time of writing; recovery may find more |
 //! | `logStartOffset` | records below are deleted |
 //! | `chain` | `[[epoch, start offset], …]`, the last entry is this epoch's own |
-//! | `replaced` | `[[from, to, "segment"], …]`: offsets that compaction has rewritten, and into which segment; sorted |
+//! | `replaced` | `[[from, to, "segment", bytes], …]`: offsets that compaction has rewritten, into which segment, and how much of it counts; sorted |
 //! | `relinquished` | true if the leader closed the partition in good order: its log ends at `highWatermark` |
 //!
 //! Later versions may add members; they are ignored here.
@@ -38,26 +38,45 @@ pub struct Manifest {
     pub relinquished: bool,
 }
 
-/// Offsets `from..to` are found in `segment` and nowhere else. Written as `[from, to, "segment"]`.
+/// Offsets `from..to` are found in `segment` and nowhere else. Written as `[from, to, "segment", bytes]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "(Offset, Offset, String)", into = "(Offset, Offset, String)")]
+#[serde(try_from = "Row", into = "Row")]
 pub struct Replaced {
     pub from: Offset,
     pub to: Offset,
     pub segment: SegmentName,
+    /// How many bytes of the segment count. As its records may end with a gap, only this tells whether some are lost.
+    /// `None`: not known.
+    pub bytes: Option<u64>,
 }
 
-impl TryFrom<(Offset, Offset, String)> for Replaced {
+/// How a replaced range is written.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Row {
+    Sized(Offset, Offset, String, u64),
+    Unsized(Offset, Offset, String),
+}
+
+impl TryFrom<Row> for Replaced {
     type Error = super::segment_name::InvalidSegmentName;
 
-    fn try_from((from, to, segment): (Offset, Offset, String)) -> Result<Self, Self::Error> {
-        Ok(Self { from, to, segment: segment.parse()? })
+    fn try_from(row: Row) -> Result<Self, Self::Error> {
+        let (from, to, segment, bytes) = match row {
+            Row::Sized(from, to, segment, bytes) => (from, to, segment, Some(bytes)),
+            Row::Unsized(from, to, segment) => (from, to, segment, None),
+        };
+        Ok(Self { from, to, segment: segment.parse()?, bytes })
     }
 }
 
-impl From<Replaced> for (Offset, Offset, String) {
+impl From<Replaced> for Row {
     fn from(replaced: Replaced) -> Self {
-        (replaced.from, replaced.to, replaced.segment.to_string())
+        let Replaced { from, to, segment, bytes } = replaced;
+        match bytes {
+            Some(bytes) => Self::Sized(from, to, segment.to_string(), bytes),
+            None => Self::Unsized(from, to, segment.to_string()),
+        }
     }
 }
 
@@ -84,6 +103,12 @@ impl Manifest {
         sealed_json::encode(self)
     }
 
+    /// The replaced ranges that hold offsets at or above the log start.
+    #[must_use]
+    pub fn replaced_above(&self, log_start: Offset) -> Vec<Replaced> {
+        self.replaced.iter().filter(|replaced| replaced.to > log_start).copied().collect()
+    }
+
     /// Reads the content of the manifest that is named with epoch `named`.
     ///
     /// # Errors
@@ -107,7 +132,7 @@ impl Manifest {
 
 fn check_replaced(replaced: &[Replaced]) -> Result<(), ManifestError> {
     let mut end = Offset(0);
-    for &Replaced { from, to, segment } in replaced {
+    for &Replaced { from, to, segment, .. } in replaced {
         if from < end || to <= from || segment.generation == 0 || segment.base_offset != from {
             return Err(ManifestError::Replaced { from, to });
         }
@@ -132,7 +157,7 @@ mod tests {
             high_watermark: Offset(1000),
             log_start_offset: Offset(7),
             chain: chain(&[(3, 0), (5, 900)]),
-            replaced: vec![Replaced { from: Offset(10), to: Offset(200), segment }],
+            replaced: vec![Replaced { from: Offset(10), to: Offset(200), segment, bytes: None }],
             relinquished: false,
         }
     }
@@ -147,6 +172,16 @@ mod tests {
         );
         assert_eq!(str::from_utf8(&bytes).unwrap(), expected);
         assert_eq!(Manifest::decode(LeaderEpoch(5), expected.as_bytes()).unwrap(), manifest());
+    }
+
+    #[test]
+    fn sizes_are_golden() {
+        let mut sized = manifest();
+        sized.replaced[0].bytes = Some(4711);
+        let bytes = sized.encode();
+        let text = str::from_utf8(&bytes).unwrap();
+        assert!(text.contains(r#""replaced":[[10,200,"00000004-00000000000000000010-00000001",4711]],"#), "{text}");
+        assert_eq!(Manifest::decode(LeaderEpoch(5), &bytes).unwrap(), sized);
     }
 
     #[test]

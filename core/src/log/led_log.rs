@@ -101,7 +101,12 @@ impl From<&TopicConfig> for LogSettings {
     fn from(config: &TopicConfig) -> Self {
         Self {
             segment_bytes: config.segment_bytes,
-            segment_ms: config.segment_ms,
+            // A record of the newest segment waits for compaction until that segment rolls.
+            segment_ms: if config.compact {
+                config.segment_ms.min(config.max_compaction_lag_ms)
+            } else {
+                config.segment_ms
+            },
             segment_jitter_ms: config.segment_jitter_ms,
             index_interval_bytes: index_interval(config.index_interval_bytes, config.segment_bytes),
             flush_messages: config.flush_messages,
@@ -171,6 +176,8 @@ pub struct LedLog<E: Env> {
     epoch: LeaderEpoch,
     pub(super) fence: RefCell<Option<Rc<FileOf<E>>>>,
     pub(super) segments: RefCell<Vec<Rc<Segment<FileOf<E>>>>>,
+    /// How often compaction has replaced segments.
+    pub(super) replacements: Cell<u64>,
     pub(super) hints: Hints,
     log_start: Cell<Offset>,
     high_watermark: Cell<Offset>,
@@ -206,6 +213,7 @@ impl<E: Env> LedLog<E> {
             epoch,
             fence: RefCell::new(Some(Rc::new(fence))),
             segments: RefCell::new(segments),
+            replacements: Cell::new(0),
             hints: Hints::default(),
             log_start: Cell::new(log_start),
             high_watermark: Cell::new(log_end),
@@ -330,6 +338,24 @@ impl<E: Env> LedLog<E> {
             count -= 1;
         }
         segments.drain(..count).collect()
+    }
+
+    /// Puts what compaction wrote in the place of the segments that lie within its offsets. `rest` is what is left of a
+    /// segment that was compacted in part.
+    pub fn replace_segments(&self, compacted: Rc<Segment<FileOf<E>>>, rest: Option<Rc<Segment<FileOf<E>>>>) {
+        let (from, to) = (compacted.start, compacted.end.get().expect("what is compacted ends"));
+        let mut segments = self.segments.borrow_mut();
+        segments.retain(|segment| segment.start < from || segment.start >= to);
+        let place = segments.partition_point(|segment| segment.start < from);
+        segments.splice(place..place, [Some(compacted), rest].into_iter().flatten());
+        self.context.tail_cache.forget_below(self.id, to);
+        self.replacements.set(self.replacements.get() + 1);
+    }
+
+    /// How often [`LedLog::replace_segments`] was called: a reader that failed may find elsewhere what it looks for.
+    #[must_use]
+    pub fn replacements(&self) -> u64 {
+        self.replacements.get()
     }
 
     /// Why nothing more is written, if so.

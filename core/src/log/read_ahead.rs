@@ -14,6 +14,7 @@ use kaas_proto::types::Offset;
 use tokio::sync::Notify;
 
 use super::tail_cache::LogId;
+use crate::format::segment_name::SegmentName;
 
 /// What is read at a time.
 pub const READ_AHEAD_BYTES: usize = 1 << 20;
@@ -29,8 +30,8 @@ const MAX_HINTS: usize = 16;
 pub struct Hint {
     /// The next offset.
     pub offset: Offset,
-    /// Start of the segment, and the position of the batch there.
-    pub segment: Offset,
+    /// The segment, and the position of the batch in it. Its name: after a compaction another begins at the same offset.
+    pub segment: SegmentName,
     pub position: u64,
 }
 
@@ -49,7 +50,7 @@ impl Hints {
 
     /// Takes the hint for an offset, if a read ended there.
     #[must_use]
-    pub fn take(&self, segment: Offset, offset: Offset) -> Option<Hint> {
+    pub fn take(&self, segment: SegmentName, offset: Offset) -> Option<Hint> {
         let mut hints = self.0.borrow_mut();
         let found = hints.iter().rposition(|hint| hint.segment == segment && hint.offset == offset)?;
         hints.remove(found)
@@ -60,7 +61,7 @@ impl Hints {
 #[derive(Debug)]
 pub struct Chunk {
     log: LogId,
-    segment: Offset,
+    segment: SegmentName,
     position: u64,
     length: usize,
     content: RefCell<Option<Bytes>>,
@@ -100,7 +101,7 @@ pub struct ReadAhead(RefCell<VecDeque<Rc<Chunk>>>);
 impl ReadAhead {
     /// The chunk that has at least `wanted` bytes from `position` on, or will.
     #[must_use]
-    pub fn find(&self, log: LogId, segment: Offset, position: u64, wanted: usize) -> Option<Rc<Chunk>> {
+    pub fn find(&self, log: LogId, segment: SegmentName, position: u64, wanted: usize) -> Option<Rc<Chunk>> {
         let covers = |chunk: &&Rc<Chunk>| {
             chunk.log == log
                 && chunk.segment == segment
@@ -112,7 +113,7 @@ impl ReadAhead {
 
     /// Makes room for a chunk that the caller is going to read.
     #[must_use]
-    pub fn begin(&self, log: LogId, segment: Offset, position: u64, length: usize) -> Rc<Chunk> {
+    pub fn begin(&self, log: LogId, segment: SegmentName, position: u64, length: usize) -> Rc<Chunk> {
         let chunk = Rc::new(Chunk {
             log,
             segment,
@@ -148,19 +149,25 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
     use futures_lite::future;
 
+    use kaas_proto::types::LeaderEpoch;
+
     use super::*;
 
     const LOG: LogId = LogId(1);
 
+    fn segment(base: i64) -> SegmentName {
+        SegmentName::appended(LeaderEpoch(1), Offset(base))
+    }
+
     #[test]
     fn a_chunk_is_found_by_what_it_covers() {
         let ahead = ReadAhead::default();
-        let chunk = ahead.begin(LOG, Offset(0), 4096, 8192);
-        assert!(ahead.find(LOG, Offset(0), 5000, 7000).is_some());
-        assert!(ahead.find(LOG, Offset(0), 5000, 8000).is_none(), "too short");
-        assert!(ahead.find(LOG, Offset(0), 0, 10).is_none());
-        assert!(ahead.find(LOG, Offset(9), 5000, 10).is_none());
-        assert!(ahead.find(LogId(2), Offset(0), 5000, 10).is_none());
+        let chunk = ahead.begin(LOG, segment(0), 4096, 8192);
+        assert!(ahead.find(LOG, segment(0), 5000, 7000).is_some());
+        assert!(ahead.find(LOG, segment(0), 5000, 8000).is_none(), "too short");
+        assert!(ahead.find(LOG, segment(0), 0, 10).is_none());
+        assert!(ahead.find(LOG, segment(9), 5000, 10).is_none());
+        assert!(ahead.find(LogId(2), segment(0), 5000, 10).is_none());
         let read = chunk.from(4100);
         chunk.complete(Ok(vec![7; 9000].into()));
         assert_eq!(future::block_on(read).unwrap().len(), 8188, "no more than is known to be durable");
@@ -171,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_failed_read_is_nothing() {
-        let chunk = ReadAhead::default().begin(LOG, Offset(0), 0, 4096);
+        let chunk = ReadAhead::default().begin(LOG, segment(0), 0, 4096);
         chunk.complete(Err(io::ErrorKind::Other.into()));
         assert_eq!(future::block_on(chunk.from(0)), None);
     }
@@ -180,16 +187,16 @@ mod tests {
     fn the_oldest_make_room() {
         let ahead = ReadAhead::default();
         for index in 0..MAX_READS_AHEAD as u64 + 1 {
-            ahead.begin(LOG, Offset(0), index * 4096, 4096).complete(Ok(vec![0; 4096].into()));
+            ahead.begin(LOG, segment(0), index * 4096, 4096).complete(Ok(vec![0; 4096].into()));
         }
-        assert!(ahead.find(LOG, Offset(0), 0, 1).is_none());
+        assert!(ahead.find(LOG, segment(0), 0, 1).is_none());
         assert_eq!(ahead.bytes(), MAX_READS_AHEAD * 4096);
         let hints = Hints::default();
         for offset in 0..20 {
-            hints.remember(Hint { offset: Offset(offset), segment: Offset(0), position: 0 });
+            hints.remember(Hint { offset: Offset(offset), segment: segment(0), position: 0 });
         }
-        assert!(hints.take(Offset(0), Offset(3)).is_none());
-        assert!(hints.take(Offset(0), Offset(19)).is_some());
-        assert!(hints.take(Offset(0), Offset(19)).is_none(), "taken");
+        assert!(hints.take(segment(0), Offset(3)).is_none());
+        assert!(hints.take(segment(0), Offset(19)).is_some());
+        assert!(hints.take(segment(0), Offset(19)).is_none(), "taken");
     }
 }

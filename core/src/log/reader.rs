@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use kaas_proto::record::{BatchError, RecordBatchView};
-use kaas_proto::types::Offset;
+use kaas_proto::types::{Offset, TimestampMs};
 
 use super::batch_check::BatchCheck;
 use super::commit::MAX_BATCH_BYTES;
@@ -56,7 +56,12 @@ impl<E: Env> LedLog<E> {
                 return Ok(());
             }
             if progress.offset == before {
-                self.read_from_volume(progress).await?;
+                let replacements = self.replacements.get();
+                match self.read_from_volume(progress).await {
+                    // What was to be read is in another segment now, and its own is gone.
+                    Err(_) if self.replacements.get() != replacements => continue,
+                    outcome => outcome?,
+                }
                 let is_over = progress.offset == before; // Nothing is left, or what is next does not fit.
                 // For a few more bytes the volume is not read again.
                 if is_over || progress.budget < MIN_READ_BYTES {
@@ -119,7 +124,7 @@ impl<E: Env> LedLog<E> {
         progress: &mut ReadProgress,
     ) -> io::Result<SegmentRead> {
         let open = self.open(segment).await?;
-        let hint = self.hints.take(segment.start, progress.offset);
+        let hint = self.hints.take(segment.name, progress.offset);
         let (mut position, first_offset) = match hint {
             Some(hint) => (hint.position, hint.offset),
             None => open.index.borrow().place_of(progress.offset),
@@ -136,7 +141,7 @@ impl<E: Env> LedLog<E> {
             progress.end = end;
             if progress.offset > before || progress.is_complete() {
                 let next = position + taken.passed as u64;
-                self.hints.remember(Hint { offset: progress.offset, segment: segment.start, position: next });
+                self.hints.remember(Hint { offset: progress.offset, segment: segment.name, position: next });
                 if hint.is_some() && progress.offset < limit {
                     self.read_ahead(segment, &open, next);
                 }
@@ -161,6 +166,7 @@ impl<E: Env> LedLog<E> {
                     return Err(self.damaged(segment, position));
                 }
                 Stop::Damaged => return Err(self.damaged(segment, position)),
+                _ if segment.may_end_at(position) => return Ok(SegmentRead::Passed(limit)),
                 Stop::NoBatch | Stop::Exhausted | Stop::CutOff { .. } => return Ok(SegmentRead::Passed(passed_offset)),
             }
             self.context.env.yield_now().await;
@@ -186,7 +192,7 @@ impl<E: Env> LedLog<E> {
         wanted: usize,
     ) -> io::Result<Window> {
         // A sequential consumer takes what there is, and begins the next read in time.
-        if let Some(chunk) = self.context.read_ahead.find(self.id, segment.start, position, wanted.min(MIN_READ_BYTES))
+        if let Some(chunk) = self.context.read_ahead.find(self.id, segment.name, position, wanted.min(MIN_READ_BYTES))
             && let Some(bytes) = chunk.from(position).await
             && bytes.len() >= wanted.min(MIN_READ_BYTES)
         {
@@ -209,7 +215,7 @@ impl<E: Env> LedLog<E> {
     /// Begins to read what a sequential consumer wants next, unless that is there or under way.
     fn read_ahead(&self, segment: &Segment<FileOf<E>>, open: &Rc<OpenSegment<FileOf<E>>>, position: u64) {
         let ahead = &self.context.read_ahead;
-        if ahead.find(self.id, segment.start, position, MIN_READ_BYTES).is_some() {
+        if ahead.find(self.id, segment.name, position, MIN_READ_BYTES).is_some() {
             return;
         }
         let block = position - position % BLOCK_BYTES as u64;
@@ -219,7 +225,7 @@ impl<E: Env> LedLog<E> {
         if length < MIN_READ_BYTES {
             return;
         }
-        let chunk = ahead.begin(self.id, segment.start, block, length);
+        let chunk = ahead.begin(self.id, segment.name, block, length);
         let (open, context) = (Rc::clone(open), Rc::clone(&self.context));
         self.context.env.spawn(TaskClass::Latency, async move {
             let content = open.file.read_at(block, length.next_multiple_of(BLOCK_BYTES)).await;
@@ -263,7 +269,9 @@ impl<E: Env> LedLog<E> {
                 if !check.admits(batch, limit) {
                     return Err(self.damaged(segment, position));
                 }
-                if batch.base_offset() >= limit || visit(batch).is_break() {
+                // In front of the segment's start compaction has rewritten what is there.
+                let counts = batch.base_offset() >= segment.start;
+                if batch.base_offset() >= limit || (counts && visit(batch).is_break()) {
                     return Ok(());
                 }
                 next_offset = batch.next_offset();
@@ -275,9 +283,7 @@ impl<E: Env> LedLog<E> {
             };
             match stop {
                 // Compaction may leave no record at the end.
-                _ if window.is_last && segment.name.generation > 0 && only_zeros(rest) => {
-                    return Ok(());
-                }
+                _ if segment.may_end_at(position) && only_zeros(rest) => return Ok(()),
                 _ if window.is_last => return Err(self.lost(segment, next_offset, limit)),
                 BatchError::Empty => wanted = MAX_READ_BYTES,
                 BatchError::TooShort { needed, .. } if needed <= MAX_BATCH_BYTES => wanted = needed.max(MAX_READ_BYTES),
@@ -334,11 +340,17 @@ fn extend(
             base_offset: batch.base_offset(),
             next_offset: batch.next_offset(),
             bytes: batch.size() as u64,
-            max_timestamp: batch.max_timestamp(),
+            max_timestamp: largest_timestamp(batch),
         };
         index.push(span, interval_bytes);
         rest = &rest[batch.size()..];
     }
+}
+
+/// The largest timestamp of a batch's records, -1 if compaction has left none.
+#[must_use]
+pub(crate) fn largest_timestamp(batch: RecordBatchView<'_>) -> TimestampMs {
+    if batch.record_count() > 0 { batch.max_timestamp() } else { TimestampMs(-1) }
 }
 
 /// What fills the last block of a segment.

@@ -48,6 +48,8 @@ pub struct Segment<F> {
     /// The largest timestamp of its records from `timestamp_from` on, -1 without any; `None` until somebody looked.
     pub max_timestamp: Cell<Option<TimestampMs>>,
     pub timestamp_from: Cell<Offset>,
+    /// That of the first batch; `None` until somebody looked.
+    pub first_timestamp: Cell<Option<TimestampMs>>,
     /// When the last record was appended, as far as this broker knows.
     pub last_append: Cell<TimestampMs>,
     /// The file was asked when it was written last.
@@ -91,6 +93,7 @@ impl<F> Segment<F> {
             bytes: Cell::new(0),
             max_timestamp: Cell::new(None),
             timestamp_from: Cell::new(name.base_offset),
+            first_timestamp: Cell::new(None),
             last_append: Cell::new(last_append),
             asked_file_time: Cell::new(false),
             kept_index: RefCell::default(),
@@ -103,6 +106,17 @@ impl<F> Segment<F> {
     #[must_use]
     pub fn knows_timestamp_from(&self, offset: Offset) -> bool {
         self.max_timestamp.get().is_some() && self.timestamp_from.get() >= offset
+    }
+
+    /// Whether compaction wrote it: there are gaps between its offsets, and it may end with one.
+    #[must_use]
+    pub fn is_compacted(&self) -> bool {
+        self.name.generation > 0
+    }
+
+    /// Whether a reader that finds no batch at this position has met the end of a compacted segment, and no damage.
+    pub(super) fn may_end_at(&self, position: u64) -> bool {
+        self.is_compacted() && position >= self.bytes.get()
     }
 
     /// What is open, if it is.

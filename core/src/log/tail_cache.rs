@@ -118,6 +118,15 @@ impl TailCache {
         }
     }
 
+    /// Drops what lies below an offset: compaction has rewritten it. Segments, and so chunks, begin there.
+    pub fn forget_below(&self, log: LogId, offset: Offset) {
+        let mut state = self.state.borrow_mut();
+        let is_below = |tail: &Tail| tail.chunks.front().is_some_and(|chunk| chunk.first_offset < offset);
+        while state.tails.get(&log).is_some_and(is_below) {
+            state.drop_oldest_chunk(log);
+        }
+    }
+
     /// Drops everything of a log.
     pub fn forget(&self, log: LogId) {
         let mut state = self.state.borrow_mut();
@@ -251,6 +260,19 @@ mod tests {
         }
         assert_eq!(cache.bytes(), 0);
         assert!(cache.state.borrow().order.is_empty());
+    }
+
+    #[test]
+    fn what_was_compacted_is_forgotten() {
+        let (cache, mut writer) = (TailCache::new(1 << 20), Writer::new());
+        cache.insert(LOG, Offset(0), &writer.commit(2, 50));
+        let mut rolled = Writer { offset: 2, ..Writer::new() };
+        cache.insert(LOG, Offset(2), &rolled.commit(2, 50));
+        cache.forget_below(LOG, Offset(2));
+        assert!(read(&cache, 1, 4, usize::MAX, false).is_empty());
+        assert_eq!(read(&cache, 2, 4, usize::MAX, false), [2, 3]);
+        cache.forget_below(LOG, Offset(9));
+        assert_eq!(cache.bytes(), 0);
     }
 
     #[test]

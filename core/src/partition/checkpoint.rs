@@ -52,6 +52,8 @@ struct Captured {
     /// The offset that the snapshot holds for.
     offset: Offset,
     snapshot: Vec<u8>,
+    /// How many transactions were forgotten because of compaction until then.
+    forgotten: u64,
 }
 
 #[derive(Debug)]
@@ -95,8 +97,9 @@ impl<E: Env> Leader<E> {
 
     fn capture(&self) -> Captured {
         let offset = self.log().log_end();
-        let snapshot = capture(offset, &self.producers.borrow(), &self.transactions.borrow()).encode();
-        Captured { offset, snapshot }
+        let transactions = self.transactions.borrow();
+        let snapshot = capture(offset, &self.producers.borrow(), &transactions).encode();
+        Captured { offset, snapshot, forgotten: transactions.forgotten() }
     }
 
     async fn write_checkpoint(&self, pending: &Pending) -> io::Result<()> {
@@ -111,10 +114,11 @@ impl<E: Env> Leader<E> {
         persist::replace(env, directory, &name, checkpoint.encode()).await
     }
 
-    /// Replaces the snapshot. False if a newer one is there already.
+    /// Replaces the snapshot. False if a newer one is there already, or if it speaks of transactions that were forgotten
+    /// since it was captured.
     async fn write_snapshot(&self, captured: &Captured) -> io::Result<bool> {
         let mut covered = self.checkpointer.covered.lock().await;
-        if captured.offset < *covered {
+        if captured.offset < *covered || captured.forgotten < self.transactions.borrow().forgotten() {
             return Ok(false);
         }
         self.replace_own(PartitionFile::Producers(self.epoch()), captured.snapshot.clone()).await?;
@@ -132,10 +136,24 @@ impl<E: Env> Leader<E> {
         if nothing_to_keep || offset <= *self.checkpointer.covered.lock().await {
             return Ok(());
         }
-        let captured = self.capture();
-        self.log().acknowledged_to(captured.offset).await?;
-        let written = self.write_snapshot(&captured).await;
-        written.map(drop).map_err(|error| EndOfLog::not_written("the producer snapshot", &error))
+        self.write_present_snapshot().await
+    }
+
+    /// Before markers of aborted transactions go, which were just forgotten: a successor must not restore them, as nothing
+    /// would end them for a consumer.
+    ///
+    /// # Errors
+    /// The snapshot is not known to be there.
+    pub(super) async fn write_present_snapshot(&self) -> Result<(), EndOfLog> {
+        loop {
+            let captured = self.capture();
+            self.log().acknowledged_to(captured.offset).await?;
+            match self.write_snapshot(&captured).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => return Err(EndOfLog::not_written("the producer snapshot", &error)),
+            }
+        }
     }
 
     /// Writes snapshot, index and checkpoint of a log that is at rest. Nothing, if nothing was appended in this epoch.

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::leader::Leader;
 use crate::env::{Env, TaskClass};
 use crate::log::context::FileOf;
+use crate::log::reader::largest_timestamp;
 use crate::log::segment::Segment;
 
 /// No record has one.
@@ -88,11 +89,12 @@ impl<E: Env> Leader<E> {
         };
         let mut largest = in_front;
         let visit = |batch: RecordBatchView<'_>| {
-            if batch.next_offset() > from && batch.max_timestamp() > largest {
+            let of_batch = largest_timestamp(batch);
+            if batch.next_offset() > from && of_batch > largest {
                 largest = largest.max(if batch.base_offset() < from {
-                    largest_in_batch(batch, from).unwrap_or(batch.max_timestamp())
+                    largest_in_batch(batch, from).unwrap_or(of_batch)
                 } else {
-                    batch.max_timestamp()
+                    of_batch
                 });
             }
             ControlFlow::Continue(())

@@ -18,6 +18,7 @@ use tokio::sync::{Mutex, oneshot};
 use super::Partition;
 use super::append::{Decision, Origin, decide, note};
 use super::checkpoint::Checkpointer;
+use super::compaction::Compaction;
 use super::context::PartitionContext;
 use super::error::{AppendError, NotLeading};
 use super::producer_state::ProducerTable;
@@ -44,17 +45,18 @@ pub struct Established<E: Env> {
 /// See the module.
 pub struct Leader<E: Env> {
     key: PartitionKey,
-    pub(super) context: Rc<PartitionContext<E>>,
+    pub(crate) context: Rc<PartitionContext<E>>,
     log: Rc<LedLog<E>>,
     config: RefCell<Arc<TopicConfig>>,
     /// The last manifest that this leader wrote. One change at a time.
     pub(super) manifest: Mutex<Manifest>,
     chain: RefCell<Chain>,
-    pub(super) producers: RefCell<ProducerTable>,
-    pub(super) transactions: RefCell<TransactionIndex>,
+    pub(crate) producers: RefCell<ProducerTable>,
+    pub(crate) transactions: RefCell<TransactionIndex>,
     pub(super) checkpointer: Checkpointer,
     /// Held by whoever looks for the largest timestamp of a segment: one at a time.
     pub(super) learning: Mutex<()>,
+    pub(crate) compaction: Compaction,
     /// False while it drains.
     accepting: Cell<bool>,
     partition: Weak<Partition<E>>,
@@ -76,6 +78,7 @@ impl<E: Env> Leader<E> {
             transactions: RefCell::new(transactions),
             checkpointer: Checkpointer::new(log_end),
             learning: Mutex::new(()),
+            compaction: Compaction::default(),
             accepting: Cell::new(true),
             partition: Rc::downgrade(partition),
             this: Weak::clone(this),

@@ -7,6 +7,7 @@
 pub mod action;
 pub mod append;
 pub mod checkpoint;
+pub mod compaction;
 pub mod context;
 mod delete_records;
 mod driver;

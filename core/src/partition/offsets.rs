@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::ControlFlow;
+use std::rc::Rc;
 
 use kaas_proto::record::{RecordBatchView, lookup};
 use kaas_proto::types::{LeaderEpoch, Offset, TimestampMs};
@@ -10,6 +11,8 @@ use super::error::LookupError;
 use super::largest_timestamp::NO_TIMESTAMP;
 use super::leader::Leader;
 use crate::env::Env;
+use crate::log::context::FileOf;
+use crate::log::segment::Segment;
 use crate::shard::operation::{FoundOffset, IsolationLevel, OffsetQuery};
 
 const NOTHING: FoundOffset = FoundOffset { offset: Offset(-1), timestamp: NO_TIMESTAMP, leader_epoch: LeaderEpoch(-1) };
@@ -38,11 +41,18 @@ impl<E: Env> Leader<E> {
             return Ok(known);
         }
         let end = self.visible_end(isolation);
-        let found = match query {
-            OffsetQuery::AtOrAfter(time) => self.first_at_or_after(time, end).await,
-            _ => self.largest_timestamp(end).await,
-        };
-        found.map_err(|error| LookupError::Storage(error.to_string().into()))
+        loop {
+            let replacements = self.log().replacements();
+            let found = match query {
+                OffsetQuery::AtOrAfter(time) => self.first_at_or_after(time, end).await,
+                _ => self.largest_timestamp(end).await,
+            };
+            match found {
+                // A segment that was looked at is replaced by another meanwhile.
+                Err(_) if self.log().replacements() != replacements => {}
+                found => return found.map_err(|error| LookupError::Storage(error.to_string().into())),
+            }
+        }
     }
 
     /// The largest known epoch not above `wanted` and where it ends; epoch -1 and offset -1 if there is none.
@@ -111,6 +121,21 @@ impl<E: Env> Leader<E> {
             largest = largest.max(of_segment);
         }
         if largest == NO_TIMESTAMP { Ok(NOTHING) } else { self.first_at_or_after(largest, end).await }
+    }
+
+    /// Finds out the timestamp of the first batch of a segment.
+    pub(super) async fn learn_first_timestamp(&self, segment: &Rc<Segment<FileOf<E>>>) -> io::Result<()> {
+        let Some(end) = segment.end.get() else { return Ok(()) };
+        let open = self.log().open(segment).await?;
+        let position = open.index.borrow().position_of(segment.start);
+        let mut first = TimestampMs(-1);
+        let visit = |batch: RecordBatchView<'_>| {
+            first = batch.max_timestamp();
+            ControlFlow::Break(())
+        };
+        self.log().visit_batches(segment, &open, position, end, visit).await?;
+        segment.first_timestamp.set(Some(first));
+        Ok(())
     }
 }
 

@@ -201,7 +201,12 @@ impl<E: Env> Recovery<'_, E> {
                     }
                 })
                 .await?;
-            if start.limit.is_some_and(|limit| end.offset < limit && start.segment.generation == 0) {
+            let is_short = match manifest.replaced.iter().find(|replaced| replaced.segment == start.segment) {
+                // Compaction leaves gaps: it ends where its bytes do.
+                Some(replaced) => replaced.bytes.is_some_and(|bytes| end.position < bytes),
+                None => start.limit.is_some_and(|limit| end.offset < limit),
+            };
+            if is_short {
                 return Err(TakeoverEnd::refused(format!(
                     "{} is damaged at byte {}: it should hold records up to offset {}",
                     self.directory.join(start.segment.log()).display(),
@@ -222,6 +227,11 @@ impl<E: Env> Recovery<'_, E> {
             )));
         }
         let segments = self.segments(&inventory.live, &found, log_end, now);
+        for replaced in &manifest.replaced {
+            if let Some(segment) = segments.iter().find(|segment| segment.name == replaced.segment) {
+                segment.bytes.set(replaced.bytes.unwrap_or(segment.bytes.get()));
+            }
+        }
         let ranges: Vec<_> =
             segments.iter().map(|segment| (segment.start, segment.end.get().unwrap_or(log_end))).collect();
         if let Some((first, end)) = missing(&ranges, manifest.log_start_offset, log_end) {

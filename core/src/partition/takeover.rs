@@ -307,7 +307,7 @@ impl<E: Env> Attempt<'_, E> {
             high_watermark: *log_end,
             log_start_offset: *log_start,
             chain: chain.trim(*log_start),
-            replaced: former.map_or_else(Vec::new, |former| former.replaced.clone()),
+            replaced: former.map_or_else(Vec::new, |former| former.replaced_above(*log_start)),
             relinquished: false,
         };
         if !producers.is_empty() || !transactions.is_empty() {

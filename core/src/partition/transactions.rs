@@ -36,6 +36,7 @@ pub struct TransactionIndex {
     ending: VecDeque<(Offset, Offset)>,
     /// In order of their markers.
     aborted: VecDeque<Aborted>,
+    forgotten: u64,
 }
 
 impl TransactionIndex {
@@ -89,6 +90,20 @@ impl TransactionIndex {
         while self.aborted.front().is_some_and(|aborted| aborted.last_offset < log_start) {
             self.aborted.pop_front();
         }
+    }
+
+    /// Forgets aborted transactions of which compaction has dropped all records, by their markers: a marker that is not
+    /// there any more would never end them for a consumer.
+    pub fn forget_compacted(&mut self, markers: &[Offset]) {
+        let before = self.aborted.len();
+        self.aborted.retain(|aborted| !markers.contains(&aborted.last_offset));
+        self.forgotten += (before - self.aborted.len()) as u64;
+    }
+
+    /// How many transactions [`TransactionIndex::forget_compacted`] has forgotten.
+    #[must_use]
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten
     }
 
     /// Where a producer's open transaction begins.
@@ -156,6 +171,19 @@ mod tests {
         assert!(list(9, 20).is_empty());
         index.forget_below(Offset(6));
         assert_eq!(index.aborted().count(), 1);
+    }
+
+    #[test]
+    fn what_is_compacted_away_is_forgotten() {
+        let mut index = TransactionIndex::default();
+        for first in [0, 10, 20] {
+            index.begun(A, Offset(first));
+            index.ended(A, Offset(first + 5), Outcome::Aborted);
+        }
+        index.forget_compacted(&[Offset(15), Offset(99)]);
+        assert_eq!(index.forgotten(), 1);
+        let left: Vec<_> = index.aborted().map(|aborted| aborted.first_offset.0).collect();
+        assert_eq!(left, [0, 20]);
     }
 
     #[test]

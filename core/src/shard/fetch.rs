@@ -68,7 +68,16 @@ impl<E: Env> Shard<E> {
     }
 
     async fn fetch_row(&self, run: &mut Run, mut row: Row<E>) {
+        let forgotten = row.leader.transactions.borrow().forgotten();
         match row.leader.log().read(&mut row.progress).await {
+            // Whether what was read belongs to an aborted transaction is not known any more.
+            Ok(()) if row.leader.transactions.borrow().forgotten() != forgotten => {
+                let (leader, wanted) = (Rc::clone(&row.leader), row.wanted);
+                match begin(run, leader, wanted) {
+                    Ok(again) => Box::pin(self.fetch_row(run, again)).await,
+                    Err(error) => run.rows.push(Err(error)),
+                }
+            }
             Ok(()) => run.finish(row),
             Err(error) => {
                 let directory = row.leader.log().directory().display();

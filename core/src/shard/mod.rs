@@ -3,6 +3,7 @@
 //! [`Shard`] carries out operations of request handlers ([`dispatch`]) and commands of the control thread ([`control`]).
 //! Nothing of it leaves its thread; others reach it through [`port`].
 
+mod compaction;
 mod control;
 mod dispatch;
 mod fetch;
@@ -30,6 +31,7 @@ use self::port::LocalPort;
 use self::producer_ids::ALLOCATION_QUEUE_LENGTH;
 use self::slot_log::LeaderLog;
 use self::volume_space::SpaceCache;
+use crate::compaction::config::CompactionConfig;
 use crate::env::{Env, TaskClass};
 use crate::group::config::GroupConfig;
 use crate::group::coordinator::GroupCoordinator;
@@ -60,14 +62,15 @@ pub struct ShardConfig {
     /// `log.retention.check.interval.ms`
     pub retention_check_interval: Duration,
     pub groups: GroupConfig,
+    pub compaction: CompactionConfig,
     /// Local-dev mode: the volume is this shard's own memory, nobody else makes and removes directories there.
     pub owns_directories: bool,
 }
 
 impl ShardConfig {
-    /// With the broker's settings.
+    /// With the broker's settings, for one of `shards` shards.
     #[must_use]
-    pub fn new(shard: ShardId, broker: BrokerId, settings: &BrokerConfig) -> Self {
+    pub fn new(shard: ShardId, broker: BrokerId, settings: &BrokerConfig, shards: u16) -> Self {
         Self {
             shard,
             broker,
@@ -76,6 +79,7 @@ impl ShardConfig {
             producer_id_expiration: settings.producer_id_expiration,
             retention_check_interval: settings.retention_check_interval,
             groups: GroupConfig::from(settings),
+            compaction: CompactionConfig::share_of(settings, shards),
             owns_directories: false,
         }
     }
@@ -145,6 +149,7 @@ impl<E: Env> Shard<E> {
         env.spawn(TaskClass::Latency, shard.clone().carry_out_commands(commands));
         env.spawn(TaskClass::Latency, shard.clone().carry_out_operations(operations));
         env.spawn(TaskClass::Background, shard.clone().keep_house());
+        env.spawn(TaskClass::Background, shard.clone().keep_compact());
         shard
     }
 

@@ -73,7 +73,7 @@ impl<E: Env> Broker<E> {
         let (operations, operation_receiver) = queue();
         let mut config = ShardConfig {
             owns_directories: true,
-            ..ShardConfig::new(ShardId(0), BrokerId(id), &BrokerConfig::default())
+            ..ShardConfig::new(ShardId(0), BrokerId(id), &BrokerConfig::default(), 1)
         };
         configure(&mut config);
         let channels =

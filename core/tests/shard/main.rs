@@ -6,6 +6,8 @@
 mod appending;
 mod basics;
 mod commands;
+mod compaction;
+mod compaction_log;
 mod damage;
 mod deleting;
 mod deposed;

@@ -58,11 +58,14 @@ const fn option(
     BrokerDefinition { definition, origin: Origin::Option(option) }
 }
 
+/// The largest number of its type.
+const NO_RATE_LIMIT: &str = "1.7976931348623157E308";
+
 /// The rows that are no defaults of topic configurations.
 #[rustfmt::skip] // One row is one paragraph.
 const OWN_ROWS: &[BrokerDefinition] = {
     use Accepts::{Any, AtLeast};
-    use ConfigType::{Boolean, Int, List, Long};
+    use ConfigType::{Boolean, Double, Int, List, Long};
     use Effect::{Acted, Shown};
     &[
         option("advertised.listeners", List, "--advertise", "What clients are told to connect to."),
@@ -88,6 +91,21 @@ const OWN_ROWS: &[BrokerDefinition] = {
         option("log.dirs", List, "--data-dir", "The data directory."),
         row("log.retention.check.interval.ms", Long, "300000", AtLeast(1), Acted,
             "How often partitions look for segments that are beyond retention."),
+        row("log.cleaner.backoff.ms", Long, "15000", AtLeast(0), Acted,
+            "How long a shard rests when nothing is to be compacted."),
+        row("log.cleaner.dedupe.buffer.size", Long, "134217728", AtLeast(0), Acted,
+            "Memory for the last offsets of keys while compaction runs, over all shards. A pass takes no more than the \
+             log needs, and ends where the memory does."),
+        row("log.cleaner.enable", Boolean, "true", Any, Acted, "Whether topics with cleanup.policy=compact are compacted."),
+        row("log.cleaner.io.buffer.load.factor", Double, "0.9", Any,
+            Shown("three quarters of the map of offsets are filled"),
+            "How full the map of offsets may be before a pass ends."),
+        row("log.cleaner.io.buffer.size", Int, "524288", AtLeast(0),
+            Shown("a shard reads and writes 1 MiB at a time"), "Memory for reads and writes of compaction."),
+        row("log.cleaner.io.max.bytes.per.second", Double, NO_RATE_LIMIT, Any, Acted,
+            "Most bytes that compaction reads and writes in a second on average, over all shards."),
+        row("log.cleaner.threads", Int, "1", AtLeast(0),
+            Shown("each shard compacts one of its partitions at a time"), "How many partitions are compacted at once."),
         row("max.connections", Int, "2147483647", AtLeast(0), Acted,
             "Most connections of clients, over all listeners. The limit of open files bounds them too."),
         row("max.connections.per.ip", Int, "2147483647", AtLeast(0), Acted,
@@ -145,7 +163,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("delegation.token.", "kaas has no authentication yet"),
     ("inter.broker.", "kaas has no traffic between brokers yet"),
     ("listener.", "kaas has plain-text listeners only, named with --listen NAME=HOST:PORT"),
-    ("log.cleaner.", "kaas does not compact yet"),
+    ("log.cleaner.", "kaas compacts without it"),
     ("log.dir", "the data directory is set with --data-dir"),
     ("metadata.log.", "kaas has no metadata log"),
     ("num.io.threads", "the number of shards is set with --shards"),
@@ -171,11 +189,15 @@ pub fn definition(name: &str) -> Option<&'static BrokerDefinition> {
 }
 
 /// The values in force for this broker. Immutable; crosses shards in an `Arc`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct BrokerConfig {
     /// What was set, in normal form.
     settings: BTreeMap<&'static str, String>,
     pub auto_create_topics: bool,
+    pub compaction_backoff: Duration,
+    pub compaction_bytes_per_second: f64,
+    pub compaction_enabled: bool,
+    pub compaction_map_bytes: usize,
     /// `None`: never.
     pub connections_max_idle: Option<Duration>,
     pub delete_topics: bool,
@@ -217,6 +239,13 @@ impl BrokerConfig {
         let values = Values(&checked);
         let config = Self {
             auto_create_topics: values.flag("auto.create.topics.enable"),
+            compaction_backoff: values.millis("log.cleaner.backoff.ms"),
+            compaction_bytes_per_second: values
+                .text("log.cleaner.io.max.bytes.per.second")
+                .parse()
+                .expect("checked by its row"),
+            compaction_enabled: values.flag("log.cleaner.enable"),
+            compaction_map_bytes: values.count("log.cleaner.dedupe.buffer.size"),
             connections_max_idle: u64::try_from(values.number("connections.max.idle.ms"))
                 .ok()
                 .map(Duration::from_millis),

@@ -151,7 +151,11 @@ impl ConfigDefinition {
             ConfigType::Long => value.parse::<i64>().ok().filter(|&n| self.accepts.number(n)).map(|n| n.to_string()),
             ConfigType::Double => {
                 let within = |n: &f64| n.is_finite() && (self.accepts != Accepts::Fraction || (0.0..=1.0).contains(n));
-                value.parse::<f64>().ok().filter(within).map(|n| n.to_string())
+                value.parse::<f64>().ok().filter(within).map(|n| match n {
+                    // As Java writes it: the largest number would have 309 digits.
+                    large if large >= 1e7 => format!("{large:E}"),
+                    n => n.to_string(),
+                })
             }
             ConfigType::String => self.accepts.items(&[value]).then(|| value.to_owned()),
             ConfigType::List => {

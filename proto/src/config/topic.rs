@@ -64,7 +64,6 @@ const fn kafkas_default(mut row: TopicDefinition, value: &'static str) -> TopicD
 
 const NO_REPLICAS: Effect = Effect::Shown("kaas has one copy of a partition, on the volume");
 const NO_RECOMPRESSION: Effect = Effect::Shown("batches are stored as the producer compressed them");
-const NO_COMPACTION: Effect = Effect::Shown("kaas does not compact yet");
 const NO_TIERED_STORAGE: Effect = Effect::OnlyDefault("kaas has no tiered storage, the volume holds everything");
 const ALWAYS_SYNCED: Effect = Effect::Shown("every write is on stable storage before it is acknowledged");
 const MAX_LONG: &str = "9223372036854775807";
@@ -78,7 +77,7 @@ pub const TOPIC_CONFIGS: &[TopicDefinition] = {
     &[
         row("cleanup.policy", List, "delete", OneOf(&["compact", "delete"]), &[same("log.cleanup.policy")], Acted,
             "What happens to old records: 'delete' removes segments beyond retention.ms or retention.bytes, 'compact' \
-             keeps the last record of each key (kaas keeps all of them until it can compact). Empty: all are kept."),
+             keeps the last record of each key. Empty: all are kept."),
         row("compression.gzip.level", Int, "-1", ExactlyOrBetween(-1, 1, 9), &[same("compression.gzip.level")],
             NO_RECOMPRESSION, "How hard gzip tries when compression.type is gzip."),
         row("compression.lz4.level", Int, "9", Between(1, 17), &[same("compression.lz4.level")], NO_RECOMPRESSION,
@@ -89,7 +88,7 @@ pub const TOPIC_CONFIGS: &[TopicDefinition] = {
         row("compression.zstd.level", Int, "3", Between(-131_072, 22), &[same("compression.zstd.level")],
             NO_RECOMPRESSION, "How hard zstd tries when compression.type is zstd."),
         row("delete.retention.ms", Long, "86400000", AtLeast(0), &[same("log.cleaner.delete.retention.ms")],
-            NO_COMPACTION, "How long tombstones stay in a compacted topic."),
+            Acted, "How long tombstones, and the ends of transactions, stay in a compacted topic once they are compacted."),
         row("file.delete.delay.ms", Long, "60000", AtLeast(0), &[same("log.segment.delete.delay.ms")],
             Shown("segments are removed at once, readers that have them open finish"),
             "How long a segment stays on the volume after it was dropped from the log."),
@@ -110,7 +109,7 @@ pub const TOPIC_CONFIGS: &[TopicDefinition] = {
         row("local.retention.ms", Long, "-2", AtLeast(-2), &[same("log.local.retention.ms")], NO_TIERED_STORAGE,
             "How long records of a topic with tiered storage are kept locally. -2: retention.ms."),
         row("max.compaction.lag.ms", Long, MAX_LONG, AtLeast(1), &[same("log.cleaner.max.compaction.lag.ms")],
-            NO_COMPACTION, "How long a record may stay uncompacted."),
+            Acted, "How long a record may stay uncompacted."),
         row("max.message.bytes", Int, "1048588", AtLeast(0), &[same("message.max.bytes")], Acted,
             "Largest record batch that is accepted, as compressed by the producer."),
         row("message.timestamp.after.max.ms", Long, "3600000", AtLeast(0),
@@ -123,9 +122,9 @@ pub const TOPIC_CONFIGS: &[TopicDefinition] = {
             &[same("log.message.timestamp.type")], Acted,
             "Whether a record carries the time of its producer or the time of its append."),
         row("min.cleanable.dirty.ratio", Double, "0.5", Fraction, &[same("log.cleaner.min.cleanable.ratio")],
-            NO_COMPACTION, "Share of the log that must be uncompacted before it is compacted."),
+            Acted, "Share of the log that must be uncompacted before it is compacted."),
         row("min.compaction.lag.ms", Long, "0", AtLeast(0), &[same("log.cleaner.min.compaction.lag.ms")],
-            NO_COMPACTION, "How long a record stays uncompacted at least."),
+            Acted, "How long a record stays uncompacted at least."),
         row("min.insync.replicas", Int, "1", AtLeast(1), &[same("min.insync.replicas")], NO_REPLICAS,
             "How many replicas acks=all needs. kaas acknowledges from stable storage, whatever this says."),
         row("preallocate", Boolean, "false", Any, &[same("log.preallocate")],

@@ -67,6 +67,19 @@ pub enum Compression {
     Zstd,
 }
 
+impl Compression {
+    /// Its number in the attributes.
+    pub(crate) const fn code(self) -> i16 {
+        match self {
+            Self::None => 0,
+            Self::Gzip => 1,
+            Self::Snappy => 2,
+            Self::Lz4 => 3,
+            Self::Zstd => 4,
+        }
+    }
+}
+
 /// Why bytes are no record batch that may be appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BatchError {

@@ -1,8 +1,9 @@
-//! [`BatchBuilder`]: makes an uncompressed batch, for the broker's own logs and for tests.
+//! [`BatchBuilder`]: makes a batch, for the broker's own logs and for tests.
 
 use bytes::Bytes;
 
-use super::batch::{CONTROL, HEADER_BYTES, LOG_OVERHEAD, MAGIC, TRANSACTIONAL, field};
+use super::batch::{CONTROL, Compression, HEADER_BYTES, LOG_OVERHEAD, MAGIC, TRANSACTIONAL, field};
+use super::compression::compress;
 use super::patch::update_crc;
 use super::varint::{put, put_nullable};
 use crate::types::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
@@ -19,6 +20,7 @@ pub struct BatchBuilder {
     producer: (ProducerId, ProducerEpoch, i32),
     base_offset: Offset,
     leader_epoch: LeaderEpoch,
+    compression: Compression,
 }
 
 /// Name and value of a header of a record.
@@ -44,6 +46,7 @@ impl BatchBuilder {
             producer: (ProducerId(-1), ProducerEpoch(-1), -1),
             base_offset: Offset(0),
             leader_epoch: LeaderEpoch(-1),
+            compression: Compression::None,
         }
     }
 
@@ -65,6 +68,13 @@ impl BatchBuilder {
     #[must_use]
     pub fn control(mut self) -> Self {
         self.attributes |= CONTROL;
+        self
+    }
+
+    /// Is compressed when it is built.
+    #[must_use]
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.compression = compression;
         self
     }
 
@@ -116,7 +126,7 @@ impl BatchBuilder {
         self.count
     }
 
-    /// How many bytes the batch takes.
+    /// How many bytes the batch takes without compression.
     #[must_use]
     pub fn size(&self) -> usize {
         self.bytes.len()
@@ -126,6 +136,10 @@ impl BatchBuilder {
     #[must_use]
     pub fn build(self) -> Bytes {
         let mut bytes = self.bytes;
+        if self.compression != Compression::None {
+            let records = bytes.split_off(HEADER_BYTES);
+            bytes.append(&mut compress(self.compression, &records).expect("memory takes what is written to it"));
+        }
         let length = i32::try_from(bytes.len() - LOG_OVERHEAD).expect("a batch is bounded far below 2 GiB");
         let (producer_id, producer_epoch, base_sequence) = self.producer;
         let mut put = |position: usize, value: &[u8]| bytes[position..position + value.len()].copy_from_slice(value);
@@ -133,7 +147,7 @@ impl BatchBuilder {
         put(field::BATCH_LENGTH, &length.to_be_bytes());
         put(field::PARTITION_LEADER_EPOCH, &self.leader_epoch.0.to_be_bytes());
         put(field::MAGIC, &MAGIC.to_be_bytes());
-        put(field::ATTRIBUTES, &self.attributes.to_be_bytes());
+        put(field::ATTRIBUTES, &(self.attributes | self.compression.code()).to_be_bytes());
         put(field::LAST_OFFSET_DELTA, &(self.count - 1).to_be_bytes());
         put(field::BASE_TIMESTAMP, &self.base_timestamp.0.to_be_bytes());
         put(field::MAX_TIMESTAMP, &self.max_timestamp.0.to_be_bytes());

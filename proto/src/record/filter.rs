@@ -186,12 +186,7 @@ mod tests {
             let headers: &[(&str, Option<&[u8]>)] = &[("h", Some(b"x"))];
             builder.push(TimestampMs(1000 + i64::from(index)), Some(&[index]), value.as_deref(), headers);
         }
-        let plain = builder.build();
-        let mut bytes = plain[..HEADER_BYTES].to_vec();
-        bytes.extend(compress(compression, &plain[HEADER_BYTES..]).unwrap());
-        bytes[field::ATTRIBUTES + 1] |= ALL.iter().position(|&other| other == compression).unwrap() as u8;
-        let count = 10;
-        finish(bytes, count).unwrap().to_vec()
+        builder.compression(compression).build().to_vec()
     }
 
     fn contents(bytes: &[u8]) -> Vec<(i64, i64, u8, bool)> {

@@ -56,7 +56,7 @@ impl Broker {
         let config = ShardConfig {
             checkpoint_bytes: CHECKPOINT_BYTES,
             retention_check_interval: RETENTION_CHECK_INTERVAL,
-            ..ShardConfig::new(ShardId(0), BrokerId(id), &settings)
+            ..ShardConfig::new(ShardId(0), BrokerId(id), &settings, 1)
         };
         let channels =
             ShardChannels { commands: command_receiver, events: event_sender, operations: operation_receiver };
