@@ -14,6 +14,9 @@ use crate::format::segment_name::SegmentName;
 
 const WINDOW_BYTES: usize = 1 << 20;
 
+/// The first window: what most partitions have behind their checkpoint. The kernel pins the whole of it for a direct read.
+const FIRST_WINDOW_BYTES: usize = 16 << 10;
+
 /// Where a scan begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanStart {
@@ -60,7 +63,7 @@ pub async fn scan<E: Env>(
     mut visit: impl FnMut(RecordBatchView<'_>, u64),
 ) -> io::Result<ScanEnd> {
     let mut end = ScanEnd { position: start.position, offset: start.offset, bytes: 0, stop: ScanStop::End };
-    let mut wanted = WINDOW_BYTES;
+    let mut wanted = FIRST_WINDOW_BYTES;
     loop {
         if interrupted() {
             return Ok(ScanEnd { stop: ScanStop::Interrupted, ..end });

@@ -136,9 +136,10 @@ impl<E: Env> Leader<E> {
             written = self.write_log_start(&manifest, offset).await;
         }
         let changed = written?;
-        self.set_chain(changed.chain.clone());
+        let chain = changed.chain.clone();
         *manifest = changed;
         self.log().ask().await?;
+        self.set_chain(chain);
         self.log().raise_log_start(offset);
         self.transactions.borrow_mut().forget_below(offset);
         Ok(())

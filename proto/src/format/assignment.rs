@@ -296,7 +296,8 @@ mod tests {
 
     #[test]
     fn contradictions_are_refused() {
-        let spoiled: [(&str, fn(&mut Assignment)); 12] = [
+        type Spoil = fn(&mut Assignment);
+        let spoiled: [(&str, Spoil); 12] = [
             ("count from 1", |a| a.controller_epoch.0 = 0),
             ("in order of id", |a| a.brokers.reverse()),
             ("controller is not registered", |a| a.controller.0 = 9),
