@@ -39,7 +39,7 @@ fn golden_plans() {
         ("ababab", &[0, 1, 2], "ababcc", "a third broker gets its share, no more"),
         ("aaa", &[0, 1, 2], "acb", "one topic on one broker is evened out"),
         ("aab. bbcc", &[0, 1, 2], "acbc bbca", "one odd pair is traded"),
-        ("aa bb", &[0, 1], "ab ab", "even brokers, uneven topics: one trade"),
+        ("aa bb", &[0, 1], "ab ba", "even brokers, uneven topics: one trade"),
         (". . . .", &[0, 1, 2], "a b c a", "topics of one partition spread over the cluster"),
         ("aaaa .", &[0], "aaaa a", "alone"),
         ("", &[0, 1], "", "nothing"),

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::play::run::run_seed;
 
 /// All of them.
-pub const FIXED: Range<u64> = 0..400;
+pub const FIXED: Range<u64> = 0..1200;
 
 /// Every promise is kept, and enough happens to show it.
 fn hold(seeds: Range<u64>) {
@@ -25,21 +25,21 @@ fn hold(seeds: Range<u64>) {
 }
 
 #[test]
-fn seeds_0_to_99_hold() {
-    hold(0..100);
+fn seeds_0_to_299_hold() {
+    hold(0..300);
 }
 
 #[test]
-fn seeds_100_to_199_hold() {
-    hold(100..200);
+fn seeds_300_to_599_hold() {
+    hold(300..600);
 }
 
 #[test]
-fn seeds_200_to_299_hold() {
-    hold(200..300);
+fn seeds_600_to_899_hold() {
+    hold(600..900);
 }
 
 #[test]
-fn seeds_300_to_399_hold() {
-    hold(300..400);
+fn seeds_900_to_1199_hold() {
+    hold(900..1200);
 }
