@@ -83,7 +83,8 @@ impl Cluster {
         Ok(Assignment::decode(&bytes)?)
     }
 
-    /// Waits until so many brokers are alive and ready, and lead as many partitions each, give or take one.
+    /// Waits until so many brokers are alive and ready, one that runs is the controller, and they lead as many partitions each, give or take
+    /// one.
     ///
     /// # Errors
     /// What they logged instead.
@@ -94,7 +95,9 @@ impl Cluster {
             let leads = |id| assignment.partitions.iter().filter(|partition| partition.leader == id).count();
             let counts: Vec<usize> = alive.map(|broker| leads(broker.id)).collect();
             let spread = counts.iter().max().unwrap_or(&0) - counts.iter().min().unwrap_or(&0);
-            Ok(i32::try_from(counts.len())? == brokers && spread <= 1)
+            // A controller that hands over writes its last assignment itself.
+            let controlled = self.brokers.contains_key(&assignment.controller.0);
+            Ok(controlled && i32::try_from(counts.len())? == brokers && spread <= 1)
         };
         wait_until("the cluster is even", even).with_context(|| self.logs())?;
         for broker in self.brokers.values() {

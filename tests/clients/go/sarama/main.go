@@ -7,6 +7,7 @@ import (
 	"log"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -285,22 +286,29 @@ func (suite suite) ProduceNumbers(topic string, partitions int32, numbered *case
 	if err != nil {
 		return err
 	}
-	finished := make(chan struct{})
-	go func() {
-		defer close(finished)
+	// Told apart by two goroutines: a channel that nobody empties stops the producer.
+	var outcomes, sent sync.WaitGroup
+	outcomes.Go(func() {
 		for message := range producer.Successes() {
 			numbered.Done(message.Partition, message.Metadata.(int), nil)
+			sent.Done()
 		}
+	})
+	outcomes.Go(func() {
 		for failure := range producer.Errors() {
 			numbered.Done(failure.Msg.Partition, failure.Msg.Metadata.(int), failure.Err)
+			sent.Done()
 		}
-	}()
+	})
 	for number := 0; numbered.Next(number); number++ {
 		text := sarama.StringEncoder(strconv.Itoa(number))
+		sent.Add(1)
 		producer.Input() <- &sarama.ProducerMessage{Topic: topic, Partition: int32(number) % partitions, Value: text, Metadata: number}
 	}
+	// This client has no flush, and a producer that is told to close gives up batches that it is about to send again.
+	sent.Wait()
 	producer.AsyncClose()
-	<-finished
+	outcomes.Wait()
 	return nil
 }
 
