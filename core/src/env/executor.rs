@@ -25,11 +25,11 @@ const START_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long an executor with work sleeps at most, and one without. A waking costs some 100 µs of a processor.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(4);
-const LONGEST_SLEEP: Duration = Duration::from_millis(256);
+const LONGEST_SLEEP: Duration = Duration::from_millis(512);
 /// How much longer each sleep of a shard without work is than the one before.
 const SLEEP_GROWTH: u32 = 4;
-/// So many tasks since the last look are more than housekeeping.
-const BUSY_TASKS: u64 = 16;
+/// A shard that ran more tasks than this is busy: some hundred requests a second.
+const BUSY_TASKS_PER_MS: u128 = 1;
 
 /// glommio's own buffers: only its sockets would use them. Its default is 10 MiB.
 const IO_MEMORY_BYTES: usize = 64 << 10;
@@ -78,7 +78,8 @@ async fn stay_awake() {
     loop {
         glommio::timer::sleep(interval).await;
         // Since the last look.
-        let busy = glommio::executor().executor_stats().tasks_executed() > BUSY_TASKS;
+        let tasks = u128::from(glommio::executor().executor_stats().tasks_executed());
+        let busy = tasks > BUSY_TASKS_PER_MS * interval.as_millis();
         interval = if busy { SHORTEST_SLEEP } else { LONGEST_SLEEP.min(interval * SLEEP_GROWTH) };
     }
 }
