@@ -9,7 +9,7 @@ use kaas_proto::record::RecordBatchView;
 use kaas_proto::types::TimestampMs;
 
 use super::error::CompactionError;
-use crate::env::{AlignedBuffer, Env, OpenMode, Volume, VolumeFile};
+use crate::env::{AlignedBuffer, BLOCK_BYTES, Env, OpenMode, Volume, VolumeFile};
 use crate::format::index::{BatchSpan, SegmentIndex};
 use crate::format::segment_name::SegmentName;
 use crate::log::context::FileOf;
@@ -115,7 +115,7 @@ impl<E: Env> Output<E> {
     /// Those of writing.
     pub async fn finish(&mut self) -> Result<Written, CompactionError> {
         if !self.buffer.is_empty() {
-            self.buffer.pad_to_block();
+            self.buffer.pad(self.buffer.len().next_multiple_of(BLOCK_BYTES));
             self.flush().await?;
         }
         let written = persist::replace(&self.env, &self.directory, &self.name.index(), self.index.encode()).await;

@@ -81,12 +81,16 @@ impl AlignedBuffer {
         self.length += bytes.len();
     }
 
-    /// Appends zeros up to the next block boundary.
-    pub fn pad_to_block(&mut self) {
-        let padded = self.length.next_multiple_of(BLOCK_BYTES);
-        // SAFETY: the capacity is a multiple of the block, so `padded` lies inside the allocation.
-        unsafe { self.pointer.as_ptr().add(self.length).write_bytes(0, padded - self.length) };
-        self.length = padded;
+    /// Appends zeros until the content has `length` bytes; no effect when it has more.
+    ///
+    /// # Panics
+    /// When they do not fit: callers size the buffer first.
+    pub fn pad(&mut self, length: usize) {
+        let zeros = length.saturating_sub(self.length);
+        assert!(zeros <= self.remaining(), "{zeros} bytes into {}", self.remaining());
+        // SAFETY: they lie inside the allocation (checked above).
+        unsafe { self.pointer.as_ptr().add(self.length).write_bytes(0, zeros) };
+        self.length += zeros;
     }
 
     /// Keeps the first `length` bytes; no effect when there are fewer.
@@ -178,7 +182,7 @@ mod tests {
         let mut buffer = AlignedBuffer::with_capacity(10);
         buffer.extend_from_slice(b"abc");
         buffer[1] = b'x';
-        buffer.pad_to_block();
+        buffer.pad(BLOCK_BYTES);
         assert_eq!(buffer.len(), BLOCK_BYTES);
         assert_eq!(buffer.remaining(), 0);
         let start = buffer.as_ptr();

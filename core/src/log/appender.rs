@@ -154,7 +154,7 @@ impl<E: Env> LedLog<E> {
     }
 
     async fn write(self: &Rc<Self>, head: &mut WriteHead<FileOf<E>>, batches: &[QueuedBatch]) -> io::Result<()> {
-        let commit = Commit::pack(&head.tail, head.position, self.epoch(), batches);
+        let commit = Commit::pack(&head.tail, head.position, head.file_bytes, self.epoch(), batches);
         let queued: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
         self.context.queued_bytes.set(self.context.queued_bytes.get() - queued);
         let (segment, open) = match &head.segment {
@@ -175,6 +175,7 @@ impl<E: Env> LedLog<E> {
             return Ok(());
         }
         head.position = commit.end_position;
+        head.file_bytes = head.file_bytes.max(commit.file_bytes());
         // Exactly as large as it is: every idle log keeps one.
         head.tail = commit.tail().to_vec();
         if !is_planted(PlantedBug::AcknowledgeBeforeDurable) {

@@ -3,6 +3,15 @@
 //! Pure. A segment is written in whole blocks. Its last, partial block is kept in memory, written again in front of what
 //! follows, and padded with zeros, which readers and recovery take for the end. Rewriting the same bytes is harmless under
 //! tearing: whatever of the write lands, they are the same.
+//!
+//! A write that makes a file longer costs far more than one inside it: the file system has to make a new length durable as well. So
+//! a small commit that comes to the end of the file carries zeros for some of those that follow:
+//!
+//! ```text
+//!   commit 1 │batches│zeros ─────────────────▶│   makes the file longer
+//!   commit 2         │batches│                │   stays inside
+//!   commit 3                 │batches│        │
+//! ```
 
 use bytes::Bytes;
 use kaas_proto::record::patch;
@@ -12,6 +21,12 @@ use crate::env::{AlignedBuffer, BLOCK_BYTES};
 
 /// A commit takes further batches up to this size: what an NFS server takes as one WRITE. A larger batch goes alone.
 pub const MAX_COMMIT_BYTES: usize = 1 << 20;
+
+/// A commit with more new bytes than this has its cost in them, and carries no zeros for others.
+const MAX_SMALL_COMMIT_BYTES: usize = 64 << 10;
+
+/// So many zeros go ahead at most. A small file never takes more than twice its content.
+pub const MAX_BYTES_AHEAD: u64 = 256 << 10;
 
 /// No batch is larger: what recovery believes of a length that it reads.
 pub const MAX_BATCH_BYTES: usize = 256 << 20;
@@ -48,7 +63,7 @@ pub struct PlacedBatch {
 /// One write. Content and positions refer to the same segment.
 #[derive(Clone, Debug)]
 pub struct Commit {
-    /// Whole blocks, to be written at [`Commit::block_position`].
+    /// Whole blocks, to be written at [`Commit::block_position`]. Zeros behind the last batch.
     pub content: Bytes,
     pub block_position: u64,
     /// Where the first new batch begins.
@@ -62,19 +77,23 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// Packs `batches` behind `tail`, the bytes of the last partial block of a segment that ends at `end_position`.
+    /// Packs `batches` behind `tail`, the bytes of the last partial block of a segment that ends at `end_position` and whose file has
+    /// `file_bytes`.
     ///
     /// # Panics
     /// Without batches, or when `tail` does not fit the position.
     #[must_use]
-    pub fn pack(tail: &[u8], end_position: u64, epoch: LeaderEpoch, batches: &[QueuedBatch]) -> Self {
+    pub fn pack(tail: &[u8], end_position: u64, file_bytes: u64, epoch: LeaderEpoch, batches: &[QueuedBatch]) -> Self {
         let (Some(first), Some(last)) = (batches.first(), batches.last()) else {
             panic!("a commit has at least one batch")
         };
         assert_eq!(tail.len() as u64, end_position % BLOCK_BYTES as u64, "the tail is the last partial block");
         let block_position = end_position - tail.len() as u64;
         let new_bytes: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
-        let mut buffer = AlignedBuffer::with_capacity(tail.len() + new_bytes);
+        let used = tail.len() + new_bytes;
+        let length =
+            used.next_multiple_of(BLOCK_BYTES) + zeros_ahead(block_position + used as u64, file_bytes, new_bytes);
+        let mut buffer = AlignedBuffer::with_capacity(length);
         buffer.extend_from_slice(tail);
         let mut placed = Vec::with_capacity(batches.len());
         for batch in batches {
@@ -87,7 +106,7 @@ impl Commit {
                 max_timestamp: batch.max_timestamp,
             });
         }
-        buffer.pad_to_block();
+        buffer.pad(length);
         Self {
             content: buffer.freeze(),
             block_position,
@@ -97,6 +116,18 @@ impl Commit {
             next_offset: last.next_offset,
             batches: placed,
         }
+    }
+
+    /// Whether more than the last block was filled with zeros.
+    #[must_use]
+    pub fn has_zeros_ahead(&self) -> bool {
+        self.file_bytes() - self.end_position >= BLOCK_BYTES as u64
+    }
+
+    /// How long the file is at least after the write.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.block_position + self.content.len() as u64
     }
 
     /// The bytes between two positions of the segment, which must lie in this commit.
@@ -112,6 +143,14 @@ impl Commit {
         let end = usize::try_from(self.end_position - self.block_position).expect("a commit fits memory");
         &self.content[end - end % BLOCK_BYTES..end]
     }
+}
+
+/// Zeros, in whole blocks, that a commit which ends at `end_position` carries for those that follow.
+fn zeros_ahead(end_position: u64, file_bytes: u64, new_bytes: usize) -> usize {
+    if end_position <= file_bytes || new_bytes > MAX_SMALL_COMMIT_BYTES {
+        return 0;
+    }
+    usize::try_from(file_bytes.min(MAX_BYTES_AHEAD)).expect("a bounded number") / BLOCK_BYTES * BLOCK_BYTES
 }
 
 /// Writes what the broker assigns into a batch.
@@ -147,7 +186,7 @@ mod tests {
     #[test]
     fn a_commit_begins_with_the_last_partial_block() {
         let batches = [batch(10, 100, Stamp::Nothing), batch(11, 5000, Stamp::LogAppendTime)];
-        let commit = Commit::pack(&[9; 96], 2 * 4096 + 96, LeaderEpoch(3), &batches);
+        let commit = Commit::pack(&[9; 96], 2 * 4096 + 96, 3 * 4096, LeaderEpoch(3), &batches);
         assert_eq!((commit.block_position, commit.first_position), (8192, 8288));
         assert_eq!(commit.content.len() % BLOCK_BYTES, 0);
         assert_eq!(commit.content[..96], [9; 96]);
@@ -172,8 +211,33 @@ mod tests {
         let small = batch(0, 100, Stamp::Nothing).bytes.len();
         let fill = batch(1, BLOCK_BYTES - 2 * small + 100 - 1, Stamp::Nothing);
         let batches = [batch(0, 100, Stamp::Nothing), fill];
-        let commit = Commit::pack(&[], 0, LeaderEpoch(0), &batches);
+        let commit = Commit::pack(&[], 0, 0, LeaderEpoch(0), &batches);
         let left = usize::try_from(commit.end_position).unwrap() % BLOCK_BYTES;
         assert_eq!(commit.tail().len(), left);
+    }
+
+    #[test]
+    fn small_commits_at_the_end_of_a_file_make_room_for_others() {
+        let (mut tail, mut position, mut file_bytes, mut longer) = (Vec::new(), 0, 0, 0);
+        for offset in 0..2000 {
+            let batches = [batch(offset, 1000, Stamp::Nothing)];
+            let commit = Commit::pack(&tail, position, file_bytes, LeaderEpoch(1), &batches);
+            let used = usize::try_from(commit.end_position - commit.block_position).unwrap();
+            assert!(commit.content[used..].iter().all(|&byte| byte == 0));
+            if commit.file_bytes() > file_bytes {
+                longer += 1;
+                assert_eq!(commit.has_zeros_ahead(), file_bytes > 0);
+                assert!(commit.file_bytes() <= (2 * commit.end_position).next_multiple_of(4096));
+                assert!(commit.file_bytes() - commit.end_position < MAX_BYTES_AHEAD + 4096);
+            } else {
+                assert_eq!(commit.content.len(), used.next_multiple_of(4096), "nothing but what has to be written");
+            }
+            file_bytes = file_bytes.max(commit.file_bytes());
+            (tail, position) = (commit.tail().to_vec(), commit.end_position);
+        }
+        assert!(longer < 20, "{longer} of 2000 commits made the file longer");
+        let large = [batch(0, MAX_SMALL_COMMIT_BYTES, Stamp::Nothing)];
+        let commit = Commit::pack(&[], 1 << 20, 1 << 20, LeaderEpoch(1), &large);
+        assert_eq!(commit.file_bytes(), commit.end_position.next_multiple_of(4096));
     }
 }

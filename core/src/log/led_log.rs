@@ -135,6 +135,8 @@ pub(super) struct WriteHead<F> {
     pub segment: Option<Appended<F>>,
     /// The logical end of the segment.
     pub position: u64,
+    /// How long its file is: the rest are zeros.
+    pub file_bytes: u64,
     /// The bytes of its last partial block.
     pub tail: Vec<u8>,
     /// When the segment was begun: by the clock that nobody sets, or a step back would keep it for ever.
@@ -151,7 +153,7 @@ impl<F> WriteHead<F> {
     }
 
     pub(super) fn new_segment() -> Self {
-        Self { segment: None, position: 0, tail: Vec::new(), began: MonotonicTime(0), random: 0 }
+        Self { segment: None, position: 0, file_bytes: 0, tail: Vec::new(), began: MonotonicTime(0), random: 0 }
     }
 }
 

@@ -14,8 +14,11 @@ use crate::format::segment_name::SegmentName;
 
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// The first window: what most partitions have behind their checkpoint. The kernel pins the whole of it for a direct read.
+/// The first window: what a small partition has. The kernel pins the whole of it for a direct read.
 const FIRST_WINDOW_BYTES: usize = 16 << 10;
+
+/// The first window behind a checkpoint: after a clean stop there are only zeros.
+const FIRST_WINDOW_BEHIND_CHECKPOINT_BYTES: usize = 1;
 
 /// Where a scan begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +66,7 @@ pub async fn scan<E: Env>(
     mut visit: impl FnMut(RecordBatchView<'_>, u64),
 ) -> io::Result<ScanEnd> {
     let mut end = ScanEnd { position: start.position, offset: start.offset, bytes: 0, stop: ScanStop::End };
-    let mut wanted = FIRST_WINDOW_BYTES;
+    let mut wanted = if start.position > 0 { FIRST_WINDOW_BEHIND_CHECKPOINT_BYTES } else { FIRST_WINDOW_BYTES };
     loop {
         if interrupted() {
             return Ok(ScanEnd { stop: ScanStop::Interrupted, ..end });

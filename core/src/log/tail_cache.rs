@@ -71,21 +71,22 @@ impl TailCache {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let tail = state.tails.entry(log).or_default();
+        let (content, charge) = kept(commit, commit.first_position);
         let mut chunk = Chunk {
             segment,
             block_position: commit.block_position,
             position: commit.first_position,
             first_offset: commit.first_offset,
             next_offset: commit.next_offset,
-            content: commit.slice(commit.first_position, commit.end_position),
-            charge: commit.content.len(),
+            content,
+            charge,
         };
         // Small commits share a block: the newer write holds all of the older one.
         let last = tail.chunks.back();
         if last.is_some_and(|last| last.segment == segment && last.block_position == commit.block_position)
             && let Some(last) = tail.chunks.pop_back()
         {
-            chunk.content = commit.slice(last.position, commit.end_position);
+            (chunk.content, chunk.charge) = kept(commit, last.position);
             (chunk.position, chunk.first_offset) = (last.position, last.first_offset);
             tail.charge -= last.charge;
             state.charge -= last.charge;
@@ -165,6 +166,18 @@ impl State {
     }
 }
 
+/// What a commit holds from a position of the segment on, and how much memory that keeps. Zeros for later commits are not worth it.
+fn kept(commit: &Commit, from: u64) -> (Bytes, usize) {
+    let content = commit.slice(from, commit.end_position);
+    if commit.has_zeros_ahead() {
+        let copy = Bytes::copy_from_slice(&content);
+        let charge = copy.len();
+        (copy, charge)
+    } else {
+        (content, commit.content.len())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
@@ -180,12 +193,13 @@ mod tests {
     struct Writer {
         tail: Vec<u8>,
         position: u64,
+        file_bytes: u64,
         offset: i64,
     }
 
     impl Writer {
         fn new() -> Self {
-            Self { tail: Vec::new(), position: 0, offset: 0 }
+            Self { tail: Vec::new(), position: 0, file_bytes: 0, offset: 0 }
         }
 
         fn commit(&mut self, batches: i64, value_bytes: usize) -> Commit {
@@ -197,7 +211,8 @@ mod tests {
                 stamp: Stamp::Nothing,
             };
             let batches: Vec<_> = (self.offset..self.offset + batches).map(batch).collect();
-            let commit = Commit::pack(&self.tail, self.position, LeaderEpoch(1), &batches);
+            let commit = Commit::pack(&self.tail, self.position, self.file_bytes, LeaderEpoch(1), &batches);
+            self.file_bytes = self.file_bytes.max(commit.file_bytes());
             self.tail = commit.tail().to_vec();
             self.position = commit.end_position;
             self.offset = commit.next_offset.0;

@@ -25,8 +25,8 @@ use crate::format::partition_file::PartitionFile;
 use crate::log::led_log::{EndOfLog, LogPosition};
 use crate::log::persist;
 
-/// Bytes of log between two captures, unless somebody says otherwise: a quarter of what recovery may read.
-pub const CHECKPOINT_BYTES: u64 = 16 << 20;
+/// Bytes of log between two captures, unless somebody says otherwise: half of what recovery may read.
+pub const CHECKPOINT_BYTES: u64 = 32 << 20;
 
 /// Shard-local; part of a leader.
 #[derive(Debug, Default)]

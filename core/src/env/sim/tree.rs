@@ -214,7 +214,9 @@ impl Tree {
         let key = (client, names(path)?.join("/"));
         match self.seen_sizes.get(&key) {
             Some(&(seen, at))
-                if !is_own && Duration::from_nanos(now.0 - at.0) < ATTRIBUTE_CACHE && self.random.chance(500) =>
+                if !is_own
+                    && Duration::from_nanos(now.0.saturating_sub(at.0)) < ATTRIBUTE_CACHE
+                    && self.random.chance(500) =>
             {
                 Ok(seen)
             }
