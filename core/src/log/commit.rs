@@ -13,6 +13,8 @@
 //!   commit 3                 │batches│        │
 //! ```
 
+use std::ops::RangeInclusive;
+
 use bytes::Bytes;
 use kaas_proto::record::patch;
 use kaas_proto::types::{LeaderEpoch, Offset, TimestampMs};
@@ -23,10 +25,11 @@ use crate::env::{AlignedBuffer, BLOCK_BYTES};
 pub const MAX_COMMIT_BYTES: usize = 1 << 20;
 
 /// A commit with more new bytes than this has its cost in them, and carries no zeros for others.
-const MAX_SMALL_COMMIT_BYTES: usize = 64 << 10;
+const MAX_SMALL_COMMIT_BYTES: usize = 16 << 10;
 
-/// So many zeros go ahead at most. A small file never takes more than twice its content.
-pub const MAX_BYTES_AHEAD: u64 = 256 << 10;
+/// So many zeros go ahead: as many bytes as the file has, within these bounds. The first commit of a segment carries none: many
+/// partitions never see a second one.
+const BYTES_AHEAD: RangeInclusive<u64> = 64 << 10..=256 << 10;
 
 /// No batch is larger: what recovery believes of a length that it reads.
 pub const MAX_BATCH_BYTES: usize = 256 << 20;
@@ -147,10 +150,11 @@ impl Commit {
 
 /// Zeros, in whole blocks, that a commit which ends at `end_position` carries for those that follow.
 fn zeros_ahead(end_position: u64, file_bytes: u64, new_bytes: usize) -> usize {
-    if end_position <= file_bytes || new_bytes > MAX_SMALL_COMMIT_BYTES {
+    if file_bytes == 0 || end_position <= file_bytes || new_bytes > MAX_SMALL_COMMIT_BYTES {
         return 0;
     }
-    usize::try_from(file_bytes.min(MAX_BYTES_AHEAD)).expect("a bounded number") / BLOCK_BYTES * BLOCK_BYTES
+    let ahead = file_bytes.clamp(*BYTES_AHEAD.start(), *BYTES_AHEAD.end());
+    usize::try_from(ahead).expect("a bounded number").next_multiple_of(BLOCK_BYTES)
 }
 
 /// Writes what the broker assigns into a batch.
@@ -227,15 +231,14 @@ mod tests {
             if commit.file_bytes() > file_bytes {
                 longer += 1;
                 assert_eq!(commit.has_zeros_ahead(), file_bytes > 0);
-                assert!(commit.file_bytes() <= (2 * commit.end_position).next_multiple_of(4096));
-                assert!(commit.file_bytes() - commit.end_position < MAX_BYTES_AHEAD + 4096);
+                assert!(commit.file_bytes() - commit.end_position < BYTES_AHEAD.end() + 4096);
             } else {
                 assert_eq!(commit.content.len(), used.next_multiple_of(4096), "nothing but what has to be written");
             }
             file_bytes = file_bytes.max(commit.file_bytes());
             (tail, position) = (commit.tail().to_vec(), commit.end_position);
         }
-        assert!(longer < 20, "{longer} of 2000 commits made the file longer");
+        assert!(longer < 15, "{longer} of 2000 commits made the file longer");
         let large = [batch(0, MAX_SMALL_COMMIT_BYTES, Stamp::Nothing)];
         let commit = Commit::pack(&[], 1 << 20, 1 << 20, LeaderEpoch(1), &large);
         assert_eq!(commit.file_bytes(), commit.end_position.next_multiple_of(4096));
