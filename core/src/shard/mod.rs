@@ -167,6 +167,20 @@ impl<E: Env> Shard<E> {
         let _ = ended.wait_for(|ended| *ended).await;
     }
 
+    /// Appends a batch of the broker's own, such as the marker of a transaction, which clients may not write.
+    ///
+    /// # Errors
+    /// It was not acknowledged.
+    #[cfg(feature = "simulator")]
+    pub async fn append_own(
+        &self,
+        partition: PartitionKey,
+        batch: bytes::Bytes,
+    ) -> Result<operation::Appended, crate::partition::error::AppendError> {
+        let appended = self.leader(partition)?.append_local(batch);
+        appended.await
+    }
+
     fn env(&self) -> &E {
         self.0.context.env()
     }

@@ -8,12 +8,15 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use kaas_core::env::sim::{Disruption, Moment, Simulation};
+use kaas_core::shard::operation::IsolationLevel;
 use kaas_proto::types::LeaderEpoch;
 
-use crate::play::cluster::Cluster;
+use crate::play::broker::Subject;
+use crate::play::clients::Clients;
+use crate::play::cluster::{Cluster, Setup};
 use crate::play::ending::end;
 use crate::play::guard::guard;
-use crate::play::producer::{Producer, send_once};
+use crate::play::producer::send_once;
 use crate::play::run::run;
 use crate::play::scenario::topic_config;
 
@@ -31,8 +34,9 @@ async fn scenario(simulation: &Simulation, nfs: bool) -> Result<Points, String> 
     simulation.guard(guard());
     simulation.names_are_durable(nfs);
     let settings = [("segment.ms", "2000")];
-    let cluster = Cluster::start(simulation, topic_config(&settings), 2, 2).await;
-    let producers = [Producer::new(&cluster, 1), Producer::new(&cluster, 2)];
+    let cluster = Cluster::start(simulation, Setup::new(topic_config(&settings))).await;
+    let clients = Clients::of(&cluster, Subject::Partition, false);
+    let producers = &clients.producers;
     let begin = simulation.operations();
     let pause = |milliseconds| simulation.time().sleep(Duration::from_millis(milliseconds));
     for (id, epoch) in [(0, 1), (1, 2), (0, 3)] {
@@ -60,7 +64,7 @@ async fn scenario(simulation: &Simulation, nfs: bool) -> Result<Points, String> 
         pause(30).await;
         let reader = (cluster.clone(), std::rc::Rc::clone(&broker));
         // A broker that is stopped answers when it goes on.
-        cluster.spawn(async move { drop(reader.0.read(&reader.1, 0).await) });
+        cluster.spawn(async move { drop(reader.0.read(&reader.1, 0, IsolationLevel::ReadUncommitted).await) });
         pause(10).await;
         if epoch == 2 {
             broker.relinquish();
@@ -69,7 +73,7 @@ async fn scenario(simulation: &Simulation, nfs: bool) -> Result<Points, String> 
         cluster.check()?;
     }
     let points = Points { all: begin..simulation.operations(), durable: simulation.durable_points() };
-    end(&cluster, &producers, false).await?;
+    end(&cluster, &clients, false).await?;
     Ok(points)
 }
 

@@ -4,10 +4,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use kaas_core::env::sim::{Operation, Simulation};
+use kaas_core::shard::operation::IsolationLevel;
 use kaas_proto::types::LeaderEpoch;
 
 use crate::play::broker::Broker;
-use crate::play::cluster::Cluster;
+use crate::play::cluster::{Cluster, Setup};
 use crate::play::producer::{Producer, send_once};
 use crate::play::run::run;
 use crate::play::scenario::topic_config;
@@ -43,7 +44,7 @@ struct Counted {
 
 impl Counted {
     async fn start(simulation: &Simulation, settings: &[(&str, &str)]) -> Self {
-        Self { cluster: Cluster::start(simulation, topic_config(settings), 2, 2).await }
+        Self { cluster: Cluster::start(simulation, Setup::new(topic_config(settings))).await }
     }
 
     fn broker(&self, id: usize) -> Rc<Broker> {
@@ -122,7 +123,7 @@ fn a_group_commit_is_one_write_and_one_read_of_the_fence() {
         assert_eq!(queued[0], (WriteAt, 2));
         assert!(matches!(queued[1..], [(ReadAt, 1 | 2)]), "{queued:?}");
         // A consumer at the tail costs nothing.
-        let read = counted.during(0, async || drop(counted.cluster.read(&broker, 20).await.unwrap())).await;
+        let read = counted.during(0, async || drop(counted.cluster.read(&broker, 20, IsolationLevel::ReadUncommitted).await.unwrap())).await;
         assert!(read.is_empty(), "{read:?}");
     });
 }

@@ -51,8 +51,17 @@ impl SimRandom {
     /// When there is none.
     #[must_use]
     pub fn of<T: Copy>(&self, choices: &[T]) -> T {
+        *self.any(choices)
+    }
+
+    /// One of these.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn any<'a, T>(&self, choices: &'a [T]) -> &'a T {
         let index = self.below(choices.len() as u64);
-        choices[usize::try_from(index).expect("below a length")]
+        &choices[usize::try_from(index).expect("below a length")]
     }
 
     /// Any time up to `longest`.

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use kaas_core::compaction::config::CompactionConfig;
 use kaas_core::env::sim::{ClientId, SimEnv, Simulation};
+use kaas_core::env::{Env, TaskClass};
+use kaas_core::group::config::SnapshotPolicy;
 use kaas_core::partition::error::{AppendError, DeleteRecordsError, FetchError, LookupError};
 use kaas_core::shard::operation::{
-    Appended, DeleteRecords, Fetch, FetchPartition, Fetched, IsolationLevel, OffsetForLeaderEpoch, Produce,
+    Appended, DeleteRecords, Fetch, FetchPartition, Fetched, GroupOperation, IsolationLevel, OffsetForLeaderEpoch, Produce,
     ProduceBatch, RequiredAcks, ShardOperation, ShardPort,
 };
 use kaas_core::shard::port::{ShardHandle, queue};
@@ -17,29 +20,61 @@ use kaas_core::shard::{Shard, ShardChannels, ShardConfig};
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::config::topic::TopicConfig;
 use kaas_proto::control::{PartitionChange, PartitionKey, ShardCommand, ShardEvent, TakeOver};
-use kaas_proto::layout::partition_directory;
-use kaas_proto::types::{BrokerId, LeaderEpoch, Offset, PartitionIndex, ShardId, TopicId};
+use kaas_proto::layout::{partition_directory, slot_directory};
+use kaas_proto::types::{BrokerId, LeaderEpoch, Offset, PartitionIndex, ShardId, SlotId, TopicId};
 use tokio::sync::{mpsc, oneshot};
 
-pub const TOPIC: &str = "t";
+const TOPIC: &str = "t";
 /// Small, so that a scenario has many checkpoints and snapshots.
 const CHECKPOINT_BYTES: u64 = 8 << 10;
 const RETENTION_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+const COMPACTION_BACKOFF: Duration = Duration::from_millis(700);
+const SNAPSHOTS: SnapshotPolicy = SnapshotPolicy { after_bytes: 8 << 10, chunk_bytes: 1 << 10 };
+/// As one transaction coordinator.
+const OWN_BATCHES: usize = 64;
 
-pub fn key() -> PartitionKey {
-    PartitionKey { topic_id: TopicId(*b"an id of a topic"), partition: PartitionIndex(0) }
+/// What the brokers of a scenario lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A partition of a topic.
+    Partition,
+    /// A coordinator slot, whose log holds what groups have committed.
+    Slot,
 }
 
-pub fn directory() -> PathBuf {
-    partition_directory(TOPIC, key())
+impl Subject {
+    pub fn key(self) -> PartitionKey {
+        match self {
+            Self::Partition => {
+                PartitionKey { topic_id: TopicId(*b"an id of a topic"), partition: PartitionIndex(0) }
+            }
+            Self::Slot => PartitionKey::of_slot(slot()),
+        }
+    }
+
+    pub fn directory(self) -> PathBuf {
+        match self {
+            Self::Partition => partition_directory(TOPIC, self.key()),
+            Self::Slot => slot_directory(slot()),
+        }
+    }
+}
+
+pub fn slot() -> SlotId {
+    SlotId::of("group")
 }
 
 /// One answer, when it comes; an error when the broker is gone.
 pub type Answer<T> = oneshot::Receiver<Vec<T>>;
 
+/// A batch that no client may write, and where its outcome goes.
+type OwnBatch = (Bytes, oneshot::Sender<Result<Appended, AppendError>>);
+
 pub struct Broker {
     pub env: SimEnv,
+    subject: Subject,
     operations: ShardHandle,
+    own_batches: mpsc::Sender<OwnBatch>,
     commands: mpsc::Sender<ShardCommand>,
     events: RefCell<mpsc::Receiver<ShardEvent>>,
     /// What it says to lead.
@@ -47,22 +82,31 @@ pub struct Broker {
 }
 
 impl Broker {
-    pub fn start(simulation: &Simulation, id: i32, client: ClientId) -> Self {
+    pub fn start(simulation: &Simulation, id: i32, client: ClientId, subject: Subject, map_bytes: usize) -> Self {
         let env = simulation.start_process(client);
         let (commands, command_receiver) = mpsc::channel(64);
         let (event_sender, events) = mpsc::channel(1024);
         let (operations, operation_receiver) = queue();
         let settings = BrokerConfig::default();
-        let config = ShardConfig {
+        let mut config = ShardConfig {
             checkpoint_bytes: CHECKPOINT_BYTES,
             retention_check_interval: RETENTION_CHECK_INTERVAL,
             ..ShardConfig::new(ShardId(0), BrokerId(id), &settings, 1)
         };
+        config.compaction = CompactionConfig { map_bytes, backoff: COMPACTION_BACKOFF, ..config.compaction };
+        config.groups.snapshots = SNAPSHOTS;
         let channels =
             ShardChannels { commands: command_receiver, events: event_sender, operations: operation_receiver };
         // Its tasks hold the shard: with the process it is gone.
-        drop(Shard::start(env.clone(), config, channels));
-        Self { env, operations, commands, events: RefCell::new(events), led: Cell::new(None) }
+        let shard = Shard::start(env.clone(), config, channels);
+        let (own_batches, mut requests) = mpsc::channel::<OwnBatch>(OWN_BATCHES);
+        env.spawn(TaskClass::Latency, async move {
+            while let Some((batch, reply)) = requests.recv().await {
+                // Whoever asked may be gone.
+                drop(reply.send(shard.append_own(subject.key(), batch).await));
+            }
+        });
+        Self { env, subject, operations, own_batches, commands, events: RefCell::new(events), led: Cell::new(None) }
     }
 
     /// What it reported since the last call.
@@ -77,12 +121,12 @@ impl Broker {
     }
 
     pub fn take_over(&self, epoch: LeaderEpoch, config: &Arc<TopicConfig>) {
-        let (partition, topic, config) = (key(), TOPIC.into(), Arc::clone(config));
+        let (partition, topic, config) = (self.subject.key(), TOPIC.into(), Arc::clone(config));
         self.command(ShardCommand::TakeOver(TakeOver { partition, topic, epoch: Some(epoch), config }));
     }
 
     pub fn relinquish(&self) {
-        self.command(ShardCommand::Relinquish { partition: key() });
+        self.command(ShardCommand::Relinquish { partition: self.subject.key() });
     }
 
     fn submit(&self, operation: ShardOperation) {
@@ -92,23 +136,40 @@ impl Broker {
 
     pub fn produce(&self, batch: Bytes) -> Answer<Result<Appended, AppendError>> {
         let (reply, answer) = oneshot::channel();
-        let batches = vec![ProduceBatch { partition: key(), batch }];
+        let batches = vec![ProduceBatch { partition: self.subject.key(), batch }];
         self.submit(ShardOperation::Produce(Produce { acks: RequiredAcks::All, batches, reply }));
         answer
     }
 
+    /// A batch of the broker's own.
+    pub fn append_own(&self, batch: Bytes) -> oneshot::Receiver<Result<Appended, AppendError>> {
+        let (reply, answer) = oneshot::channel();
+        // As above.
+        drop(self.own_batches.try_send((batch, reply)));
+        answer
+    }
+
+    pub fn group(&self, operation: GroupOperation) {
+        self.submit(ShardOperation::Group(Box::new(operation)));
+    }
+
     /// Whole batches from an offset on; refused unless it leads with this epoch.
-    pub fn fetch(&self, offset: i64, epoch: LeaderEpoch) -> Answer<Result<Fetched, FetchError>> {
+    pub fn fetch(
+        &self,
+        offset: i64,
+        epoch: LeaderEpoch,
+        isolation: IsolationLevel,
+    ) -> Answer<Result<Fetched, FetchError>> {
         let (reply, answer) = oneshot::channel();
         let wanted = FetchPartition {
-            partition: key(),
+            partition: self.subject.key(),
             offset: Offset(offset),
             max_bytes: usize::MAX,
             current_leader_epoch: Some(epoch),
             last_fetched_epoch: None,
         };
         self.submit(ShardOperation::Fetch(Fetch {
-            isolation: IsolationLevel::ReadUncommitted,
+            isolation,
             max_bytes: usize::MAX,
             at_least_one_batch: true,
             partitions: vec![wanted],
@@ -123,14 +184,14 @@ impl Broker {
         epoch: LeaderEpoch,
     ) -> Answer<Result<(LeaderEpoch, Offset), LookupError>> {
         let (reply, answer) = oneshot::channel();
-        let partitions = vec![(key(), wanted, Some(epoch))];
+        let partitions = vec![(self.subject.key(), wanted, Some(epoch))];
         self.submit(ShardOperation::OffsetForLeaderEpoch(OffsetForLeaderEpoch { partitions, reply }));
         answer
     }
 
     pub fn delete_records(&self, offset: i64) -> Answer<Result<Offset, DeleteRecordsError>> {
         let (reply, answer) = oneshot::channel();
-        let partitions = vec![(key(), Offset(offset))];
+        let partitions = vec![(self.subject.key(), Offset(offset))];
         self.submit(ShardOperation::DeleteRecords(DeleteRecords { partitions, reply }));
         answer
     }

@@ -8,19 +8,36 @@ use std::time::Duration;
 
 use kaas_core::env::sim::{ClientId, Simulation};
 use kaas_core::env::{Env, Volume};
-use kaas_core::partition::error::FetchError;
+use kaas_core::shard::operation::IsolationLevel;
 use kaas_proto::config::topic::TopicConfig;
 use kaas_proto::control::PartitionChange;
-use kaas_proto::record::{Batches, RecordSet};
 use kaas_proto::types::LeaderEpoch;
 
-use super::broker::{Broker, directory};
-use super::oracle::{Oracle, Record};
+use super::broker::{Broker, Subject};
+use super::oracle::Oracle;
+use super::run::short;
 
-/// Longer than any record of a scenario.
-const MAX_BATCH_BYTES: usize = 1 << 24;
 /// How long a broker without any trouble may take to lead.
 const LEADING_LIMIT: Duration = Duration::from_secs(600);
+
+/// What the brokers of a scenario are, and what they are for.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub subject: Subject,
+    pub config: Arc<TopicConfig>,
+    pub brokers: usize,
+    /// How many nodes they share.
+    pub nodes: u32,
+    /// Memory for the keys of a pass of compaction.
+    pub map_bytes: usize,
+}
+
+impl Setup {
+    /// Two brokers, a node for each.
+    pub fn new(config: Arc<TopicConfig>) -> Self {
+        Self { subject: Subject::Partition, config, brokers: 2, nodes: 2, map_bytes: 1 << 20 }
+    }
+}
 
 /// Clones are the same cluster.
 #[derive(Clone)]
@@ -28,11 +45,9 @@ pub struct Cluster(Rc<State>);
 
 struct State {
     simulation: Simulation,
-    config: Arc<TopicConfig>,
+    setup: Setup,
     /// One for each broker id; `None` while it is down.
     brokers: RefCell<Vec<Option<Rc<Broker>>>>,
-    /// How many nodes they share.
-    nodes: u32,
     oracle: RefCell<Oracle>,
     /// The highest epoch that was given out or reported.
     epoch: Cell<i32>,
@@ -40,17 +55,17 @@ struct State {
 
 impl Cluster {
     /// Brokers that lead nothing, and the empty directory of a partition.
-    pub async fn start(simulation: &Simulation, config: Arc<TopicConfig>, brokers: usize, nodes: u32) -> Self {
+    pub async fn start(simulation: &Simulation, setup: Setup) -> Self {
+        let brokers = setup.brokers;
         let provisioner = simulation.start_process(ClientId(u32::MAX - 1));
         let volume = provisioner.volume();
-        for at in directory().ancestors().collect::<Vec<_>>().into_iter().rev() {
+        for at in setup.subject.directory().ancestors().collect::<Vec<_>>().into_iter().rev() {
             volume.create_directories(at).await.expect("a calm volume");
         }
         let cluster = Self(Rc::new(State {
             simulation: simulation.clone(),
-            config,
+            setup,
             brokers: RefCell::new((0..brokers).map(|_| None).collect()),
-            nodes,
             oracle: RefCell::default(),
             epoch: Cell::new(0),
         }));
@@ -60,6 +75,10 @@ impl Cluster {
 
     pub fn simulation(&self) -> &Simulation {
         &self.0.simulation
+    }
+
+    pub fn setup(&self) -> &Setup {
+        &self.0.setup
     }
 
     /// Only between two awaits.
@@ -91,8 +110,9 @@ impl Cluster {
             return;
         }
         let number = u32::try_from(id).expect("a few brokers");
-        let client = ClientId(number % self.0.nodes);
-        let broker = Broker::start(&self.0.simulation, i32::try_from(id).expect("a few brokers"), client);
+        let Setup { subject, nodes, map_bytes, .. } = self.0.setup;
+        let (client, broker_id) = (ClientId(number % nodes), i32::try_from(id).expect("a few brokers"));
+        let broker = Broker::start(&self.0.simulation, broker_id, client, subject, map_bytes);
         self.0.simulation.note(format!("broker {id} starts as process {}", broker.env.process().id().0));
         self.0.brokers.borrow_mut()[id] = Some(Rc::new(broker));
     }
@@ -120,7 +140,7 @@ impl Cluster {
 
     pub fn take_over(&self, broker: &Broker, epoch: LeaderEpoch) {
         self.0.simulation.note(format!("process {} is told to lead with {epoch}", broker.env.process().id().0));
-        broker.take_over(epoch, &self.0.config);
+        broker.take_over(epoch, &self.0.setup.config);
     }
 
     /// Listens to what the brokers report.
@@ -148,6 +168,13 @@ impl Cluster {
         }
     }
 
+    /// A producer is told where its record is stored.
+    pub fn acknowledged(&self, name: &Rc<str>, offset: i64) {
+        self.hear();
+        self.0.simulation.note(format!("{} is acknowledged at {offset}", short(name)));
+        self.oracle(|oracle| oracle.acknowledged(offset, name));
+    }
+
     /// # Errors
     /// The first thing that did not hold.
     pub fn check(&self) -> Result<(), String> {
@@ -164,87 +191,6 @@ impl Cluster {
         self.brokers().into_iter().max_by_key(|broker| broker.led.get()).filter(|broker| broker.led.get().is_some())
     }
 
-    /// Reads what a broker shows from an offset on and holds it against everything that is known. The records, if it
-    /// showed all up to its high watermark.
-    pub async fn read(&self, broker: &Broker, from: i64) -> Result<Vec<Record>, FetchError> {
-        let not_here = || FetchError::NotLeading(kaas_core::partition::error::NotLeading::NotHere);
-        let epoch = broker.led.get().ok_or_else(not_here)?;
-        let mut found: Vec<Record> = Vec::new();
-        let mut next = from;
-        loop {
-            let floor = self.oracle(|oracle| oracle.floor(epoch));
-            // A broker that was killed does not answer.
-            let answer = broker.fetch(next, epoch).await.map_err(|_| not_here())?.remove(0);
-            let now = self.0.simulation.time().now();
-            let fetched = match answer {
-                Ok(fetched) => fetched,
-                Err(FetchError::OffsetOutOfRange { log_start, .. }) if log_start.0 > next && found.is_empty() => {
-                    next = log_start.0;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let (high_watermark, log_start) = (fetched.high_watermark.0, fetched.log_start_offset.0);
-            let mut records = Vec::new();
-            let batches = fetched.records.iter().flat_map(|part| Batches::new(part));
-            for batch in batches {
-                let read = batch.map_err(|error| error.to_string()).and_then(|batch| {
-                    batch.check_crc().map_err(|error| error.to_string())?;
-                    let records = RecordSet::read(batch, MAX_BATCH_BYTES).map_err(|error| error.to_string())?;
-                    Ok((batch.partition_leader_epoch(), records))
-                });
-                let (epoch, set) = match read {
-                    Ok(read) => read,
-                    Err(error) => {
-                        self.oracle(|oracle| oracle.violated(format!("a consumer reads garbage at {next}: {error}")));
-                        return Ok(found);
-                    }
-                };
-                for record in &set {
-                    let record = record.expect("its batch is whole");
-                    let offset = set.offset(&record).0;
-                    if offset >= next {
-                        let value = String::from_utf8_lossy(record.value.unwrap_or_default()).into();
-                        records.push(Record { offset, value, epoch });
-                    }
-                }
-            }
-            let gap = self.oracle(|oracle| {
-                oracle.sees_ends(epoch, floor, high_watermark, log_start, now);
-                oracle.sees_records(next, &records)
-            });
-            if let Some(gap) = gap {
-                self.explain(broker, epoch, gap).await;
-            }
-            let is_last = match records.last() {
-                Some(last) => {
-                    next = last.offset + 1;
-                    next >= high_watermark
-                }
-                None => true,
-            };
-            found.extend(records);
-            if is_last {
-                let ends = format!("high watermark {high_watermark}, log start {log_start}");
-                self.0.simulation.note(format!("epoch {epoch} shows {} records from {from}, {ends}", found.len()));
-                return Ok(found);
-            }
-        }
-    }
-
-    /// Records that a consumer did not get may have been deleted while it read; then the log starts behind them now.
-    async fn explain(&self, broker: &Broker, epoch: LeaderEpoch, gap: std::ops::Range<i64>) {
-        let Ok(mut rows) = broker.fetch(gap.start, epoch).await else { return };
-        let is_there = match rows.remove(0) {
-            Ok(_) => true,
-            Err(FetchError::OffsetOutOfRange { log_start, .. }) => log_start.0 < gap.end,
-            Err(_) => false,
-        };
-        if is_there {
-            self.oracle(|oracle| oracle.violated(format!("a consumer does not get offsets {gap:?} of epoch {epoch}")));
-        }
-    }
-
     /// Asks a broker where the epochs end that are known to have records.
     pub async fn ask_ends_of_epochs(&self, broker: &Broker) {
         let Some(epoch) = broker.led.get() else { return };
@@ -259,7 +205,7 @@ impl Cluster {
         }
         // Of what is deleted no epoch is known any more: where the log starts is seen after the answers.
         let end = self.oracle(|oracle| oracle.end());
-        if self.read(broker, end).await.is_ok() {
+        if self.read(broker, end, IsolationLevel::ReadUncommitted).await.is_ok() {
             ends.into_iter()
                 .for_each(|(wanted, end)| self.oracle(|oracle| oracle.sees_end_of_epoch(wanted, epoch, end)));
         }

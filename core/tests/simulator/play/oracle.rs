@@ -3,7 +3,8 @@
 //! Every observation belongs to the leader epoch of whoever answered. A leader that was deposed and does not know it may
 //! answer late and with little, but never with anything that a later epoch does not know.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,63 +12,67 @@ use kaas_core::env::MonotonicTime;
 use kaas_core::env::sim::ProcessId;
 use kaas_proto::types::LeaderEpoch;
 
+use super::lasting::Lasting;
+use super::payload::Payload;
+use super::rising::Rising;
+use super::run::short;
+
 /// One record as a consumer sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub offset: i64,
+    pub key: Rc<str>,
+    /// No other record has it, so it stands for the record.
     pub value: Rc<str>,
     /// The leader epoch that wrote it.
     pub epoch: LeaderEpoch,
-}
-
-/// The smallest and the largest that leaders of one epoch have shown.
-#[derive(Clone, Copy, Debug)]
-struct Range {
-    low: i64,
-    high: i64,
-}
-
-/// A number that never goes back, neither within an epoch nor from one to the next.
-#[derive(Debug, Default)]
-struct Rising(BTreeMap<LeaderEpoch, Range>);
-
-impl Rising {
-    /// The largest that epochs up to this one have shown.
-    fn floor(&self, epoch: LeaderEpoch) -> i64 {
-        self.0.range(..=epoch).map(|(_, range)| range.high).max().unwrap_or(0)
-    }
-
-    /// Takes note of what a leader shows; false if that contradicts another epoch.
-    fn note(&mut self, epoch: LeaderEpoch, value: i64) -> bool {
-        let range = self.0.entry(epoch).or_insert(Range { low: value, high: value });
-        (range.low, range.high) = (range.low.min(value), range.high.max(value));
-        let lower = self.0.range(..epoch).all(|(_, range)| range.high <= value);
-        let higher = self.0.range(LeaderEpoch(epoch.0 + 1)..).all(|(_, range)| value <= range.low);
-        lower && higher
-    }
 }
 
 /// What held when a request was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Floor {
     high_watermark: i64,
+    last_stable: i64,
     log_start: i64,
+}
+
+/// Where a leader says that its log ends and starts.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    pub high_watermark: i64,
+    pub last_stable: i64,
+    pub log_start: i64,
+}
+
+/// A record that somebody sends.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub at: MonotonicTime,
+    pub key: &'static str,
+    pub is_tombstone: bool,
+    /// The transaction that it belongs to.
+    pub transaction: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 pub struct Oracle {
     violation: Option<String>,
     /// Everything that was acknowledged or shown, by offset.
-    records: BTreeMap<i64, (Rc<str>, Option<LeaderEpoch>)>,
-    places: HashMap<Rc<str>, i64>,
-    sent: HashMap<Rc<str>, MonotonicTime>,
+    pub(super) records: BTreeMap<i64, (Rc<str>, Option<LeaderEpoch>)>,
+    pub(super) places: HashMap<Rc<str>, i64>,
+    pub(super) sent: HashMap<Rc<str>, Sent>,
+    /// Those that have ended: whether they count.
+    pub(super) transactions: HashMap<u64, bool>,
     high_watermarks: Rising,
+    last_stable_offsets: Rising,
     log_starts: Rising,
     leaders: BTreeMap<LeaderEpoch, ProcessId>,
     /// The largest log start that somebody asked for.
     pub delete_up_to: i64,
     /// Records that are older may be gone.
     pub retention: Option<Duration>,
+    /// What compaction must leave; `None` without compaction.
+    pub lasting: Option<Lasting>,
     pub acknowledged: usize,
     pub reads: usize,
 }
@@ -95,8 +100,14 @@ impl Oracle {
         }
     }
 
-    pub fn sends(&mut self, value: &Rc<str>, now: MonotonicTime) {
-        self.sent.entry(Rc::clone(value)).or_insert(now);
+    pub fn sends(&mut self, payload: &Payload, transaction: Option<u64>, now: MonotonicTime) {
+        let Payload { ref name, key, is_tombstone } = *payload;
+        self.sent.entry(Rc::clone(name)).or_insert(Sent { at: now, key, is_tombstone, transaction });
+    }
+
+    /// A transaction ends, from now on for good.
+    pub fn decided(&mut self, transaction: u64, counts: bool) {
+        self.transactions.insert(transaction, counts);
     }
 
     /// A producer is told that its record is stored.
@@ -104,9 +115,7 @@ impl Oracle {
         self.acknowledged += 1;
         self.holds("acknowledged", offset, value, None);
         // Whoever acknowledged it leads with the newest epoch, or with a lower one.
-        let newest = self.newest_epoch();
-        let range = self.high_watermarks.0.entry(newest).or_insert(Range { low: i64::MAX, high: 0 });
-        range.high = range.high.max(offset + 1);
+        self.high_watermarks.promised(self.newest_epoch(), offset + 1);
     }
 
     fn holds(&mut self, what: &str, offset: i64, value: &Rc<str>, epoch: Option<LeaderEpoch>) {
@@ -132,24 +141,40 @@ impl Oracle {
         }
     }
 
+    /// A consumer that wants committed records only is shown one.
+    pub fn counts(&mut self, record: &Record) {
+        let Some(transaction) = self.sent.get(&record.value).and_then(|sent| sent.transaction) else { return };
+        let (name, offset) = (short(&record.value), record.offset);
+        let wrong = match self.transactions.get(&transaction) {
+            Some(true) => return,
+            Some(false) => format!("{name} at offset {offset} is shown, and its transaction was aborted"),
+            None => format!("{name} at offset {offset} is shown, and its transaction has not ended"),
+        };
+        self.violated(wrong);
+    }
+
     /// A request to a leader of this epoch is sent now.
     pub fn floor(&self, epoch: LeaderEpoch) -> Floor {
-        Floor { high_watermark: self.high_watermarks.floor(epoch), log_start: self.log_starts.floor(epoch) }
+        Floor {
+            high_watermark: self.high_watermarks.floor(epoch),
+            last_stable: self.last_stable_offsets.floor(epoch),
+            log_start: self.log_starts.floor(epoch),
+        }
     }
 
     /// A leader shows its ends.
-    pub fn sees_ends(
-        &mut self,
-        epoch: LeaderEpoch,
-        floor: Floor,
-        high_watermark: i64,
-        log_start: i64,
-        now: MonotonicTime,
-    ) {
+    pub fn sees_ends(&mut self, epoch: LeaderEpoch, floor: Floor, ends: Ends, now: MonotonicTime) {
+        let Ends { high_watermark, last_stable, log_start } = ends;
         if high_watermark < floor.high_watermark || !self.high_watermarks.note(epoch, high_watermark) {
             self.violated(format!(
                 "the high watermark of epoch {epoch} is {high_watermark}, it was {} already: {:?}",
                 floor.high_watermark, self.high_watermarks
+            ));
+        }
+        if last_stable < floor.last_stable || !self.last_stable_offsets.note(epoch, last_stable) {
+            self.violated(format!(
+                "the last stable offset of epoch {epoch} is {last_stable}, it was {} already: {:?}",
+                floor.last_stable, self.last_stable_offsets
             ));
         }
         if log_start < floor.log_start || !self.log_starts.note(epoch, log_start) {
@@ -159,7 +184,7 @@ impl Oracle {
             ));
         }
         let too_young = |&(_, (value, _)): &(&i64, &(Rc<str>, _))| {
-            let age = self.sent.get(value).map(|sent| Duration::from_nanos(now.0 - sent.0));
+            let age = self.sent.get(value).map(|sent| Duration::from_nanos(now.0 - sent.at.0));
             self.retention.is_none_or(|retention| age.is_some_and(|age| age < retention))
         };
         let kept = self.records.range(self.delete_up_to..log_start.max(self.delete_up_to)).find(too_young);
@@ -168,23 +193,33 @@ impl Oracle {
         }
     }
 
-    /// A leader shows records: those from `from` on. Returns the first gap, if there is one.
-    pub fn sees_records(&mut self, from: i64, records: &[Record]) -> Option<std::ops::Range<i64>> {
+    /// A leader shows records.
+    pub fn sees_records(&mut self, records: &[Record]) {
         self.reads += 1;
-        let (mut expected, mut gap) = (from, None);
         for record in records {
-            if record.offset != expected {
-                gap.get_or_insert(expected..record.offset);
-            }
-            expected = record.offset + 1;
             self.holds("shown", record.offset, &record.value, Some(record.epoch));
+            if let Some(sent) = self.sent.get(&record.value)
+                && *sent.key != *record.key
+            {
+                let (name, offset, sent) = (short(&record.value), record.offset, sent.key);
+                self.violated(format!("{name} at offset {offset} has the key {}, it was sent with {sent}", record.key));
+            }
         }
-        gap
+    }
+
+    /// Something that is missing in `shown`, which a consumer got of `range`, and why it should be there.
+    pub fn lacks(&self, range: Range<i64>, shown: &BTreeSet<i64>, now: MonotonicTime) -> Option<(i64, String)> {
+        let is_missing = |offset: &i64| !shown.contains(offset);
+        let mut known = self.records.range(range.clone()).filter(|(offset, _)| is_missing(offset));
+        known.find_map(|(&offset, (name, _))| {
+            let reason = self.must_last(offset, name, range.end, now)?;
+            Some((offset, format!("{} at offset {offset} is missing: {reason}", short(name))))
+        })
     }
 
     /// A leader of `epoch` says where an older epoch ends.
     pub fn sees_end_of_epoch(&mut self, wanted: LeaderEpoch, epoch: LeaderEpoch, end: i64) {
-        let from = self.log_starts.0.values().map(|range| range.high).max().unwrap_or(0);
+        let from = self.log_starts.floor(LeaderEpoch(i32::MAX));
         let wrong = self.records.range(from..).find(|&(&offset, &(_, of))| match of {
             Some(of) if of <= wanted => offset >= end,
             Some(_) => offset < end,
@@ -212,9 +247,7 @@ impl Oracle {
 
     /// Somebody is told that the log starts here.
     pub fn deleted(&mut self, log_start: i64) {
-        let newest = self.newest_epoch();
-        let range = self.log_starts.0.entry(newest).or_insert(Range { low: i64::MAX, high: 0 });
-        range.high = range.high.max(log_start);
+        self.log_starts.promised(self.newest_epoch(), log_start);
     }
 
     /// Producers count their records: in a whole log none is missing between two, and none comes too late.
@@ -227,8 +260,9 @@ impl Oracle {
                 continue;
             };
             let sequence = sequence.split(':').next().and_then(|sequence| sequence.parse().ok()).unwrap_or_default();
+            let follows = |before| if self.lasting.is_some() { sequence > before } else { sequence == before + 1 };
             if let Some(before) = last.insert(producer, sequence)
-                && sequence != before + 1
+                && !follows(before)
             {
                 wrong.get_or_insert(format!(
                     "producer {producer}: sequence {before} is followed by {sequence} at offset {}",
@@ -240,8 +274,4 @@ impl Oracle {
             self.violated(wrong);
         }
     }
-}
-
-fn short(value: &str) -> &str {
-    &value[..value.len().min(30)]
 }

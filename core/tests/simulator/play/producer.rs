@@ -12,13 +12,15 @@ use kaas_proto::types::{ProducerEpoch, ProducerId};
 
 use super::broker::Broker;
 use super::cluster::Cluster;
+use super::payload::{Payload, Shape};
+use super::run::short;
 
 /// Kafka's bound for batches of an idempotent producer that are on their way.
 const MAX_IN_FLIGHT: usize = 5;
 
 #[derive(Clone)]
 struct Batch {
-    value: Rc<str>,
+    payload: Payload,
     bytes: Bytes,
     acknowledged: Option<i64>,
 }
@@ -48,19 +50,19 @@ impl Producer {
     }
 
     /// Another batch; it is sent with the next [`Producer::send`].
-    pub fn add(&self, padding: usize) {
+    pub fn add(&self, shape: impl Into<Shape>) {
         let state = &self.0;
         let waiting = state.batches.borrow().iter().filter(|batch| batch.acknowledged.is_none()).count();
         if waiting >= MAX_IN_FLIGHT {
             return;
         }
         let sequence = state.sequence.replace(state.sequence.get() + 1);
-        let value: Rc<str> = format!("p{}:{sequence}:{}", state.id, "x".repeat(padding)).into();
-        let builder = BatchBuilder::new().producer(ProducerId(state.id), ProducerEpoch(0), sequence);
+        let payload = Payload::new(&format!("p{}:{sequence}", state.id), shape.into());
+        let mut builder = BatchBuilder::new().producer(ProducerId(state.id), ProducerEpoch(0), sequence);
         let time = state.cluster.simulation().time();
-        let bytes = builder.record(time.wall_clock(), Some(b"k"), Some(value.as_bytes())).build();
-        state.cluster.oracle(|oracle| oracle.sends(&value, time.now()));
-        state.batches.borrow_mut().push_back(Batch { value, bytes, acknowledged: None });
+        payload.push_to(&mut builder, time.wall_clock());
+        state.cluster.oracle(|oracle| oracle.sends(&payload, None, time.now()));
+        state.batches.borrow_mut().push_back(Batch { payload, bytes: builder.build(), acknowledged: None });
     }
 
     /// Sends everything that is not acknowledged, in order, and the last that was once more, for good measure.
@@ -96,13 +98,12 @@ impl Producer {
 
     fn answered(&self, batch: &Batch, outcome: Result<i64, AppendError>) {
         let cluster = &self.0.cluster;
-        cluster.hear();
+        let name = &batch.payload.name;
         match outcome {
             Ok(offset) => {
-                cluster.simulation().note(format!("{} is acknowledged at {offset}", super::run::short(&batch.value)));
-                cluster.oracle(|oracle| oracle.acknowledged(offset, &batch.value));
+                cluster.acknowledged(name, offset);
                 let mut batches = self.0.batches.borrow_mut();
-                batches.iter_mut().filter(|known| known.value == batch.value).for_each(|known| {
+                batches.iter_mut().filter(|known| known.payload.name == *name).for_each(|known| {
                     known.acknowledged = Some(offset);
                 });
                 // The last acknowledged one stays, to be repeated.
@@ -110,7 +111,7 @@ impl Producer {
                     batches.pop_front();
                 }
             }
-            Err(error) => cluster.simulation().note(format!("{}: {error}", super::run::short(&batch.value))),
+            Err(error) => cluster.simulation().note(format!("{}: {error}", short(name))),
         }
     }
 
@@ -124,21 +125,19 @@ impl Producer {
 }
 
 /// Sends one batch, once.
-pub fn send_once(cluster: &Cluster, broker: &Broker, number: usize, padding: usize) {
-    let value: Rc<str> = format!("s{number}:{}", "x".repeat(padding)).into();
+pub fn send_once(cluster: &Cluster, broker: &Broker, number: usize, shape: impl Into<Shape>) {
+    let payload = Payload::new(&format!("s{number}"), shape.into());
     let time = cluster.simulation().time();
-    let bytes = BatchBuilder::new().record(time.wall_clock(), Some(b"k"), Some(value.as_bytes())).build();
-    cluster.oracle(|oracle| oracle.sends(&value, time.now()));
-    let answer = broker.produce(bytes);
+    let mut builder = BatchBuilder::new();
+    payload.push_to(&mut builder, time.wall_clock());
+    cluster.oracle(|oracle| oracle.sends(&payload, None, time.now()));
+    let answer = broker.produce(builder.build());
     let watcher = cluster.clone();
     cluster.spawn(async move {
         if let Ok(rows) = answer.await
             && let Ok(appended) = &rows[0]
         {
-            watcher.hear();
-            let offset = appended.base_offset.0;
-            watcher.simulation().note(format!("{} is acknowledged at {offset}", super::run::short(&value)));
-            watcher.oracle(|oracle| oracle.acknowledged(offset, &value));
+            watcher.acknowledged(&payload.name, appended.base_offset.0);
         }
     });
 }

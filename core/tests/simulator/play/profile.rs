@@ -4,11 +4,20 @@ use std::time::Duration;
 
 use kaas_core::env::sim::{Faults, SimRandom};
 
+use super::broker::Subject;
+use super::cluster::Setup;
+use super::lasting::Lasting;
+use super::scenario::topic_config;
+
 /// One thing that may happen in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     SendOnce,
     SendIdempotent,
+    /// A transaction begins; it ends by itself.
+    Transact,
+    Commit,
+    LookAtCommits,
     TakeOver,
     /// Two brokers are told to lead at nearly the same time, while records are on their way.
     Duel,
@@ -42,6 +51,11 @@ pub struct Profile {
     pub removed_files_are_stale: bool,
     pub settings: Vec<(&'static str, &'static str)>,
     pub retention: Option<Duration>,
+    pub subject: Subject,
+    /// What compaction must leave; `None` without compaction.
+    pub lasting: Option<Lasting>,
+    /// Memory for the keys of a pass of compaction.
+    pub map_bytes: usize,
 }
 
 const COMMON: [(Step, u32); 7] = [
@@ -57,12 +71,17 @@ const COMMON: [(Step, u32); 7] = [
 impl Profile {
     /// Seeds take turns.
     pub fn of(seed: u64, random: &SimRandom) -> Self {
-        let mut profile = match seed % 6 {
+        let trouble = |number| match number {
             0 | 3 => Self::duels(),
             1 => Self::failing(),
             2 => Self::crashing(),
             4 => Self::powerless(),
             _ => Self::aging(),
+        };
+        let mut profile = match seed % 8 {
+            6 => trouble(seed / 8 % 6).compacted(random),
+            7 => trouble(seed / 8 % 6).of_slot(),
+            number => trouble(number),
         };
         profile.brokers = random.of(&[2, 3, 3]);
         profile.nodes = random.of(&[1, 2, 3]);
@@ -83,7 +102,39 @@ impl Profile {
             removed_files_are_stale: false,
             settings: Vec::new(),
             retention: None,
+            subject: Subject::Partition,
+            lasting: None,
+            map_bytes: 1 << 20,
         }
+    }
+
+    /// The same trouble for a compacted topic, with transactions. Its clocks are right: a tombstone is as old as they say.
+    fn compacted(mut self, random: &SimRandom) -> Self {
+        let policy = if self.retention.is_some() { "compact,delete" } else { "compact" };
+        self.steps.retain(|&(step, _)| step != Step::SetClock);
+        self.steps.extend([(Step::Transact, 6), (Step::LongSleep, 4)]);
+        self.settings.extend([
+            ("cleanup.policy", policy),
+            ("segment.ms", "1000"),
+            ("min.cleanable.dirty.ratio", "0.01"),
+            ("delete.retention.ms", "15000"),
+        ]);
+        self.lasting = Some(Lasting { tombstones: Duration::from_secs(15) });
+        self.map_bytes = random.of(&[128, 1 << 20, 1 << 20]);
+        Self { name: "compacted", ..self }
+    }
+
+    /// The same trouble for a coordinator slot.
+    fn of_slot(self) -> Self {
+        let is_for_records = |step| {
+            matches!(step, Step::SendOnce | Step::SendIdempotent | Step::DeleteRecords | Step::Duel | Step::AskEndsOfEpochs)
+        };
+        let mut steps = self.steps.clone();
+        steps.retain(|&(step, _)| !is_for_records(step) || step == Step::Duel);
+        steps.extend([(Step::Commit, 25), (Step::LookAtCommits, 8)]);
+        // As the control thread configures slots.
+        let settings = vec![("cleanup.policy", ""), ("retention.ms", "-1")];
+        Self { name: "slot", steps, settings, subject: Subject::Slot, retention: None, ..self }
     }
 
     /// Brokers take the partition from each other; nothing fails, everything is slow.
@@ -149,6 +200,11 @@ impl Profile {
             retention: Some(Duration::from_secs(60)),
             ..Self::new("aging", &steps)
         }
+    }
+
+    pub fn setup(&self) -> Setup {
+        let Self { subject, brokers, nodes, map_bytes, .. } = *self;
+        Setup { subject, config: topic_config(&self.settings), brokers, nodes, map_bytes }
     }
 
     pub fn step(&self, random: &SimRandom) -> Step {

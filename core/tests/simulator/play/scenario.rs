@@ -6,18 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kaas_core::env::sim::{SimRandom, Simulation};
+use kaas_core::shard::operation::IsolationLevel;
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::config::topic::TopicConfig;
 
-use super::broker::Broker;
+use super::broker::{Broker, Subject};
+use super::clients::Clients;
 use super::cluster::Cluster;
 use super::ending::end;
 use super::guard::guard;
-use super::producer::{Producer, send_once};
+use super::payload::{KEYS, Shape};
+use super::producer::send_once;
 use super::profile::{Profile, Step};
 use super::run::Summary;
 
-const PRODUCERS: i64 = 2;
+/// Kafka's bound for the metadata of a commit.
+const MAX_METADATA_BYTES: usize = 4096;
+/// Between the parts of a transaction.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// How wrong a clock may be.
 const CLOCK_ERRORS_MS: [i64; 5] = [-3_000_000, -30_000, 0, 5_000, 20_000];
 /// A clock that is fast makes records look so much older.
@@ -32,18 +38,21 @@ pub async fn play(seed: u64, simulation: &Simulation) -> Result<Summary, String>
     simulation.names_are_durable(profile.names_are_durable);
     simulation.removed_files_are_stale(profile.removed_files_are_stale);
     simulation.note(format!("seed {seed}: {}, {} brokers, {} nodes", profile.name, profile.brokers, profile.nodes));
-    let cluster = Cluster::start(simulation, topic_config(&profile.settings), profile.brokers, profile.nodes).await;
-    cluster.oracle(|oracle| oracle.retention = profile.retention.map(|retention| retention - LONGEST_JUMP));
+    let cluster = Cluster::start(simulation, profile.setup()).await;
+    cluster.oracle(|oracle| {
+        oracle.retention = profile.retention.map(|retention| retention - LONGEST_JUMP);
+        oracle.lasting = profile.lasting;
+    });
     simulation.set_faults(profile.calm);
-    let producers = (1..=PRODUCERS).map(|id| Producer::new(&cluster, id)).collect();
-    let play = Play { random, profile, cluster, producers };
+    let clients = Clients::of(&cluster, profile.subject, profile.lasting.is_some());
+    let play = Play { random, profile, cluster, clients };
     for number in 0..play.profile.count {
         play.step(number).await?;
         let pause = play.random.of(&[0, 200, 1_000, 5_000, 20_000, 200_000]);
         simulation.time().sleep(Duration::from_micros(pause)).await;
         play.cluster.check()?;
     }
-    end(&play.cluster, &play.producers, play.random.chance(500)).await
+    end(&play.cluster, &play.clients, play.random.chance(500)).await
 }
 
 pub fn topic_config(settings: &[(&str, &str)]) -> Arc<TopicConfig> {
@@ -56,7 +65,7 @@ struct Play {
     random: SimRandom,
     profile: Profile,
     cluster: Cluster,
-    producers: Vec<Producer>,
+    clients: Clients,
 }
 
 impl Play {
@@ -77,6 +86,14 @@ impl Play {
         self.random.of(&[1, 1, 1, 10, 10, 500, 500, 3000, 3000, 5000, 5000, 200_000])
     }
 
+    fn shape(&self) -> Shape {
+        let padding = self.padding();
+        if self.profile.lasting.is_none() {
+            return padding.into();
+        }
+        Shape { key: self.random.of(&KEYS), is_tombstone: self.random.chance(250), padding }
+    }
+
     async fn step(&self, number: usize) -> Result<(), String> {
         let step = self.profile.step(&self.random);
         let simulation = self.cluster.simulation();
@@ -86,11 +103,18 @@ impl Play {
                 for more in 0..=self.random.below(3) {
                     if let Some(broker) = self.target() {
                         let number = number * 10 + usize::try_from(more).expect("less than 3");
-                        send_once(&self.cluster, &broker, number, self.padding());
+                        send_once(&self.cluster, &broker, number, self.shape());
                     }
                 }
             }
             Step::SendIdempotent => self.send_idempotent(),
+            Step::Transact => self.transact(),
+            Step::Commit => {
+                if let Some(broker) = self.target() {
+                    self.random.any(&self.clients.committers).commit(&broker, self.padding().min(MAX_METADATA_BYTES));
+                }
+            }
+            Step::LookAtCommits => self.cluster.brokers().into_iter().for_each(|broker| self.look_at_commits(broker)),
             Step::TakeOver => {
                 if let Some(broker) = self.any_broker() {
                     let epoch = self.cluster.next_epoch(self.random.of(&[1, 1, 2]));
@@ -159,25 +183,40 @@ impl Play {
 
     fn send_idempotent(&self) {
         let Some(broker) = self.target() else { return };
-        let index = usize::try_from(self.random.below(self.producers.len() as u64)).expect("a few producers");
-        let producer = &self.producers[index];
+        let producer = self.random.any(&self.clients.producers);
         if producer.is_sending() {
             return;
         }
-        (0..=self.random.below(2)).for_each(|_| producer.add(self.padding()));
+        (0..=self.random.below(2)).for_each(|_| producer.add(self.shape()));
         producer.send(&broker);
         if self.random.chance(300) {
             producer.send_again(&broker);
         }
     }
 
+    fn transact(&self) {
+        let part = |_| (self.shape(), self.random.duration(LONGEST_PAUSE));
+        let parts = (0..=self.random.below(2)).map(part).collect();
+        self.random.any(&self.clients.transactional).begin(parts, self.random.chance(600));
+    }
+
+    fn look_at_commits(&self, broker: Rc<Broker>) {
+        let committers = self.clients.committers.clone();
+        self.cluster.spawn(async move {
+            for committer in committers {
+                committer.look(&broker).await;
+            }
+        });
+    }
+
     /// Records are on their way, two brokers take over, and one of them may stop anywhere in the middle.
     async fn duel(&self, number: usize) {
         let time = self.cluster.simulation().time();
-        if let Some(leader) = self.cluster.newest_leader() {
+        if let Some(leader) = self.cluster.newest_leader().filter(|_| self.profile.subject == Subject::Partition) {
             for more in 0..=self.random.below(2) {
                 let number = number * 10 + 5 + usize::try_from(more).expect("less than 2");
-                send_once(&self.cluster, &leader, number, self.random.of(&[1, 3000]));
+                let padding = self.random.of(&[1, 3000]);
+                send_once(&self.cluster, &leader, number, Shape { padding, ..self.shape() });
                 time.sleep(self.random.duration(Duration::from_millis(2))).await;
             }
         }
@@ -196,6 +235,7 @@ impl Play {
         first.env.process().resume();
         time.sleep(self.random.duration(Duration::from_millis(60))).await;
         for broker in self.cluster.brokers() {
+            self.look_at_commits(Rc::clone(&broker));
             self.read(broker);
         }
     }
@@ -222,9 +262,14 @@ impl Play {
         let from =
             if self.random.chance(500) { 0 } else { self.random.below(u64::try_from(end + 1).expect("an offset")) };
         let (cluster, from) = (self.cluster.clone(), i64::try_from(from).expect("an offset"));
+        let isolation = if self.profile.lasting.is_some() && self.random.chance(500) {
+            IsolationLevel::ReadCommitted
+        } else {
+            IsolationLevel::ReadUncommitted
+        };
         self.cluster.spawn(async move {
             // Whoever does not lead, or whose volume is in trouble, shows nothing.
-            drop(cluster.read(&broker, from).await);
+            drop(cluster.read(&broker, from, isolation).await);
         });
     }
 }
