@@ -32,10 +32,22 @@ pub enum PlantedBug {
     SnapshotNotRestored,
     /// Segments are unlinked before the log start is recorded.
     UnlinkBeforeRecord,
+    /// Compaction drops the last record of a key when it is a tombstone, however young.
+    TombstonesGoAtOnce,
+    /// Compaction takes the records of aborted transactions for records that replace others.
+    AbortedRecordsReplace,
+    /// Compaction goes on above the last stable offset.
+    CompactionAboveLastStable,
+    /// Compacted segments replace others before they are recorded.
+    ReplaceBeforeRecord,
+    /// Compacted segments replace others without an ask.
+    ReplaceWithoutAsk,
+    /// A coordinator slot forgets its old records although the snapshot that replaces them is not complete.
+    SlotCutBeforeSnapshot,
 }
 
 impl PlantedBug {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 19] = [
         Self::AcknowledgeBeforeDurable,
         Self::NoTruncation,
         Self::NoFenceCheck,
@@ -49,6 +61,12 @@ impl PlantedBug {
         Self::DuplicateAboveHighWatermark,
         Self::SnapshotNotRestored,
         Self::UnlinkBeforeRecord,
+        Self::TombstonesGoAtOnce,
+        Self::AbortedRecordsReplace,
+        Self::CompactionAboveLastStable,
+        Self::ReplaceBeforeRecord,
+        Self::ReplaceWithoutAsk,
+        Self::SlotCutBeforeSnapshot,
     ];
 }
 

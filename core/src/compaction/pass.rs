@@ -24,6 +24,7 @@ use crate::log::context::FileOf;
 use crate::log::segment::Segment;
 use crate::partition::compaction::{Candidate, Compacted};
 use crate::partition::leader::Leader;
+use crate::planted::{PlantedBug, is_planted};
 
 /// Compacts what a candidate has to compact.
 ///
@@ -134,7 +135,8 @@ impl<E: Env> Pass<'_, E> {
     async fn note_keys(&mut self, source: &mut Source<FileOf<E>>) -> Result<Option<Offset>, CompactionError> {
         while let Some(window) = self.next(source).await? {
             for batch in Batches::new(&window).flatten() {
-                if batch.is_control() || self.tracker.is_aborted(batch) {
+                let never_counted = self.tracker.is_aborted(batch) && !is_planted(PlantedBug::AbortedRecordsReplace);
+                if batch.is_control() || never_counted {
                     continue;
                 }
                 match note(&mut self.map, batch).map_err(|error| unreadable(source, batch, error))? {

@@ -6,6 +6,7 @@ use kaas_proto::types::{Offset, TimestampMs};
 use super::offset_map::OffsetMap;
 use super::transactions::BatchKind;
 use crate::partition::producer_state::{Producer, ProducerTable};
+use crate::planted::{PlantedBug, is_planted};
 
 /// When a pass took place, and what it was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +60,8 @@ impl Clock {
         let Some(key) = record.key else { return false };
         let is_last = map.get(key).is_none_or(|last| offset >= last);
         let horizon_has_passed = || batch.delete_horizon().is_some_and(|horizon| self.has_passed(horizon));
-        is_last && (record.value.is_some() || !horizon_has_passed())
+        let drops_tombstones = || horizon_has_passed() || is_planted(PlantedBug::TombstonesGoAtOnce);
+        is_last && (record.value.is_some() || !drops_tombstones())
     }
 }
 

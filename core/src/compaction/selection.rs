@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use kaas_proto::types::{Offset, TimestampMs};
 
+use crate::planted::{PlantedBug, is_planted};
+
 /// Relative offsets of a segment fit 31 bits, as Kafka wants it.
 const MAX_SEGMENT_OFFSETS: i64 = i32::MAX as i64;
 
@@ -50,7 +52,8 @@ pub fn backlog(segments: &[SegmentSummary], last_stable: Offset, limits: Limits,
     let first_dirty = segments.iter().position(|segment| !segment.is_compacted)?;
     let may_be = |segment: &SegmentSummary| {
         let is_young = limits.min_lag_ms > 0 && segment.max_timestamp.0 > now.0.saturating_sub(limits.min_lag_ms);
-        segment.end <= last_stable && !is_young
+        let is_stable = segment.end <= last_stable || is_planted(PlantedBug::CompactionAboveLastStable);
+        is_stable && !is_young
     };
     let count = first_dirty + segments[first_dirty..].iter().take_while(|segment| may_be(segment)).count();
     let dirty = &segments[first_dirty..count];

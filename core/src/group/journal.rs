@@ -25,6 +25,7 @@ use super::effect::AfterStore;
 use super::ids::GroupId;
 use super::ledger::Ledger;
 use super::record::SlotRecord;
+use crate::planted::{PlantedBug, is_planted};
 
 /// Writes of about this many bytes go into one batch.
 pub const BATCH_BYTES: usize = 1 << 20;
@@ -173,6 +174,9 @@ impl Journal {
                 let chunk = VecDeque::new();
                 self.snapshot =
                     Snapshot::Writing { begin: base_offset, groups, chunk, chunk_in_flight: false, bytes: 0 };
+                if is_planted(PlantedBug::SlotCutBeforeSnapshot) {
+                    return Completed { writes: Vec::new(), delete_below: Some(base_offset) };
+                }
             }
             Batch::SnapshotChunk { is_last } => {
                 if let Snapshot::Writing { chunk_in_flight, .. } = &mut self.snapshot

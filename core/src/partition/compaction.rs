@@ -23,6 +23,7 @@ use crate::format::segment_name::SegmentName;
 use crate::log::context::FileOf;
 use crate::log::led_log::EndOfLog;
 use crate::log::segment::Segment;
+use crate::planted::{PlantedBug, is_planted};
 
 /// The pause after a failure; doubled with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_secs(15);
@@ -173,6 +174,11 @@ impl<E: Env> Leader<E> {
         }
         let mut manifest = self.manifest.lock().await;
         let changed = self.with_replaced(&manifest, &compacted);
+        if is_planted(PlantedBug::ReplaceBeforeRecord) {
+            for segment in &compacted.sources {
+                drop(env.volume().unlink(&directory.join(segment.name.log())).await);
+            }
+        }
         // Record. If its outcome is not known the epoch ends, and the segment may count.
         let recorded = match self.check_still_wanted(&compacted.sources) {
             Ok(()) => {
@@ -190,7 +196,9 @@ impl<E: Env> Leader<E> {
         }
         *manifest = changed;
         // Ask.
-        log.ask().await.map_err(|_| CompactionError::Interrupted("the epoch is over"))?;
+        if !is_planted(PlantedBug::ReplaceWithoutAsk) {
+            log.ask().await.map_err(|_| CompactionError::Interrupted("the epoch is over"))?;
+        }
         // Act.
         let Compacted { written, sources, to, .. } = compacted;
         self.switch(written, &sources, to);

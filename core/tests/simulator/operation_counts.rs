@@ -123,7 +123,9 @@ fn a_group_commit_is_one_write_and_one_read_of_the_fence() {
         assert_eq!(queued[0], (WriteAt, 2));
         assert!(matches!(queued[1..], [(ReadAt, 1 | 2)]), "{queued:?}");
         // A consumer at the tail costs nothing.
-        let read = counted.during(0, async || drop(counted.cluster.read(&broker, 20, IsolationLevel::ReadUncommitted).await.unwrap())).await;
+        let read = counted
+            .during(0, async || drop(counted.cluster.read(&broker, 20, IsolationLevel::ReadUncommitted).await.unwrap()))
+            .await;
         assert!(read.is_empty(), "{read:?}");
     });
 }

@@ -40,4 +40,10 @@ each_is_found! {
     duplicate_above_high_watermark: DuplicateAboveHighWatermark,
     snapshot_not_restored: SnapshotNotRestored,
     unlink_before_record: UnlinkBeforeRecord,
+    tombstones_go_at_once: TombstonesGoAtOnce,
+    aborted_records_replace: AbortedRecordsReplace,
+    compaction_above_last_stable: CompactionAboveLastStable,
+    replace_before_record: ReplaceBeforeRecord,
+    replace_without_ask: ReplaceWithoutAsk,
+    slot_cut_before_snapshot: SlotCutBeforeSnapshot,
 }

@@ -182,3 +182,21 @@ fn a_crash_at_an_operation_is_before_in_or_after_it() {
         });
     }
 }
+
+#[test]
+fn a_call_may_overtake_an_earlier_one() {
+    let simulation = Simulation::new(1);
+    let (one, other) = (simulation.start_process(ClientId(1)), simulation.start_process(ClientId(1)));
+    let writer = simulation.start_process(ClientId(2));
+    simulation.run(async {
+        writer.volume().write(Path::new("f"), vec![1]).await.unwrap();
+        simulation.disrupt(1, Disruption::Delay(Duration::from_secs(1)));
+        let slow = other.clone();
+        other.spawn(TaskClass::Latency, async move {
+            assert_eq!(slow.volume().size(Path::new("f")).await.unwrap(), 1);
+        });
+        simulation.time().sleep(Duration::from_millis(1)).await;
+        assert_eq!(one.volume().size(Path::new("f")).await.unwrap(), 1);
+        simulation.time().sleep(Duration::from_secs(2)).await;
+    });
+}

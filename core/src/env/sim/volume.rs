@@ -190,8 +190,8 @@ impl Volume for SimVolume {
     }
 
     async fn size(&self, path: &Path) -> io::Result<u64> {
-        let (owned, client, now) = (path.to_path_buf(), self.process.client(), self.simulation.0.time.now());
-        let size = move |tree: &mut Tree| tree.believed_size(client, &owned, now);
+        let (owned, client) = (path.to_path_buf(), self.process.client());
+        let size = move |tree: &mut Tree| tree.believed_size(client, &owned);
         self.perform(Call::new(Operation::Size, path.display().to_string(), size)).await
     }
 

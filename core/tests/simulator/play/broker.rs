@@ -12,8 +12,8 @@ use kaas_core::env::{Env, TaskClass};
 use kaas_core::group::config::SnapshotPolicy;
 use kaas_core::partition::error::{AppendError, DeleteRecordsError, FetchError, LookupError};
 use kaas_core::shard::operation::{
-    Appended, DeleteRecords, Fetch, FetchPartition, Fetched, GroupOperation, IsolationLevel, OffsetForLeaderEpoch, Produce,
-    ProduceBatch, RequiredAcks, ShardOperation, ShardPort,
+    Appended, DeleteRecords, Fetch, FetchPartition, Fetched, GroupOperation, IsolationLevel, OffsetForLeaderEpoch,
+    Produce, ProduceBatch, RequiredAcks, ShardOperation, ShardPort,
 };
 use kaas_core::shard::port::{ShardHandle, queue};
 use kaas_core::shard::{Shard, ShardChannels, ShardConfig};
@@ -45,9 +45,7 @@ pub enum Subject {
 impl Subject {
     pub fn key(self) -> PartitionKey {
         match self {
-            Self::Partition => {
-                PartitionKey { topic_id: TopicId(*b"an id of a topic"), partition: PartitionIndex(0) }
-            }
+            Self::Partition => PartitionKey { topic_id: TopicId(*b"an id of a topic"), partition: PartitionIndex(0) },
             Self::Slot => PartitionKey::of_slot(slot()),
         }
     }

@@ -93,12 +93,7 @@ impl Reading {
 
 impl Cluster {
     /// Reads what a broker shows from an offset on. The records, if it showed all up to its end.
-    pub async fn read(
-        &self,
-        broker: &Broker,
-        from: i64,
-        isolation: IsolationLevel,
-    ) -> Result<Vec<Record>, FetchError> {
+    pub async fn read(&self, broker: &Broker, from: i64, isolation: IsolationLevel) -> Result<Vec<Record>, FetchError> {
         let epoch = broker.led.get().ok_or_else(not_here)?;
         let reading = self.read_on(broker, epoch, from, isolation).await?;
         self.look_for_gaps(broker, epoch, from, &reading).await;

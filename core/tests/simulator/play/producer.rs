@@ -124,20 +124,29 @@ impl Producer {
     }
 }
 
-/// Sends one batch, once.
+/// Sends a batch of one record, once.
 pub fn send_once(cluster: &Cluster, broker: &Broker, number: usize, shape: impl Into<Shape>) {
-    let payload = Payload::new(&format!("s{number}"), shape.into());
+    send_batch(cluster, broker, number, &[shape.into()]);
+}
+
+/// Sends one batch, once.
+pub fn send_batch(cluster: &Cluster, broker: &Broker, number: usize, shapes: &[Shape]) {
     let time = cluster.simulation().time();
     let mut builder = BatchBuilder::new();
-    payload.push_to(&mut builder, time.wall_clock());
-    cluster.oracle(|oracle| oracle.sends(&payload, None, time.now()));
+    let named = shapes.iter().zip(0..).map(|(&shape, index)| Payload::new(&format!("s{number}.{index}"), shape));
+    let payloads: Vec<_> = named.collect();
+    for payload in &payloads {
+        payload.push_to(&mut builder, time.wall_clock());
+        cluster.oracle(|oracle| oracle.sends(payload, None, time.now()));
+    }
     let answer = broker.produce(builder.build());
     let watcher = cluster.clone();
     cluster.spawn(async move {
         if let Ok(rows) = answer.await
             && let Ok(appended) = &rows[0]
         {
-            watcher.acknowledged(&payload.name, appended.base_offset.0);
+            let offsets = appended.base_offset.0..;
+            payloads.iter().zip(offsets).for_each(|(payload, offset)| watcher.acknowledged(&payload.name, offset));
         }
     });
 }

@@ -127,7 +127,10 @@ impl Profile {
     /// The same trouble for a coordinator slot.
     fn of_slot(self) -> Self {
         let is_for_records = |step| {
-            matches!(step, Step::SendOnce | Step::SendIdempotent | Step::DeleteRecords | Step::Duel | Step::AskEndsOfEpochs)
+            matches!(
+                step,
+                Step::SendOnce | Step::SendIdempotent | Step::DeleteRecords | Step::Duel | Step::AskEndsOfEpochs
+            )
         };
         let mut steps = self.steps.clone();
         steps.retain(|&(step, _)| !is_for_records(step) || step == Step::Duel);

@@ -16,7 +16,7 @@ use super::cluster::Cluster;
 use super::ending::end;
 use super::guard::guard;
 use super::payload::{KEYS, Shape};
-use super::producer::send_once;
+use super::producer::{send_batch, send_once};
 use super::profile::{Profile, Step};
 use super::run::Summary;
 
@@ -94,6 +94,12 @@ impl Play {
         Shape { key: self.random.of(&KEYS), is_tombstone: self.random.chance(250), padding }
     }
 
+    /// The records of one batch: compaction may take some of them.
+    fn shapes(&self) -> Vec<Shape> {
+        let more = if self.profile.lasting.is_some() { self.random.below(3) } else { 0 };
+        (0..=more).map(|_| self.shape()).collect()
+    }
+
     async fn step(&self, number: usize) -> Result<(), String> {
         let step = self.profile.step(&self.random);
         let simulation = self.cluster.simulation();
@@ -103,7 +109,7 @@ impl Play {
                 for more in 0..=self.random.below(3) {
                     if let Some(broker) = self.target() {
                         let number = number * 10 + usize::try_from(more).expect("less than 3");
-                        send_once(&self.cluster, &broker, number, self.shape());
+                        send_batch(&self.cluster, &broker, number, &self.shapes());
                     }
                 }
             }
