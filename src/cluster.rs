@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use kaas_coord::admin;
+use kaas_coord::cluster::heartbeat::tls::{Tls, TlsFiles};
 use kaas_coord::cluster::ports::{OpenPorts, PortsError};
-use kaas_coord::cluster::{self, ClusterOptions, stand_in};
+use kaas_coord::cluster::{self, ClusterOptions, HeartbeatTls, stand_in};
 use kaas_coord::kubernetes::connection::Connection;
 use kaas_coord::kubernetes::election::{Holder, Timings};
 use kaas_coord::thread::Role;
@@ -27,6 +28,7 @@ pub(crate) struct Member<'a> {
     /// Where the listeners are, by name.
     pub(crate) bound: &'a [(Arc<str>, SocketAddr)],
     pub(crate) heartbeat_listen: SocketAddr,
+    pub(crate) heartbeat_tls: Option<TlsFiles>,
     pub(crate) data_directory: &'a Path,
     pub(crate) outside: &'a Outside,
     pub(crate) config: Arc<BrokerConfig>,
@@ -40,11 +42,13 @@ pub(crate) fn role(member: Member<'_>) -> anyhow::Result<Role> {
         format!("{} can't be used for heartbeats; choose another one with --heartbeat-listen", member.heartbeat_listen)
     })?;
     let bound = heartbeat_listener.local_addr()?;
-    tracing::info!("heartbeats on {bound}");
+    let told = told_to_others(member.outside, bound);
+    let heartbeat_tls = member.heartbeat_tls.clone().map(|files| load(files, &told)).transpose()?;
+    let words = if heartbeat_tls.is_some() { "mutual TLS" } else { "neither encrypted nor authenticated" };
+    tracing::info!("heartbeats on {bound} ({words})");
     let heartbeat_address: Arc<str> = reachable_here(bound).to_string().into();
     let incarnation = Incarnation::random();
     let own = RegisteredBroker { id: member.broker, incarnation, rack: None, listeners, health: BrokerHealth::Dead };
-    let told = told_to_others(member.outside, bound);
     let ports = open_ports(member.outside, member.broker, incarnation, told, Arc::clone(&member.config));
     let prepared = cluster::prepare(ClusterOptions {
         own,
@@ -52,8 +56,17 @@ pub(crate) fn role(member: Member<'_>) -> anyhow::Result<Role> {
         config: member.config,
         open_files: member.open_files,
         heartbeat_address,
+        heartbeat_tls,
     })?;
     Ok(Role::Cluster { prepared, ports, heartbeat_listener })
+}
+
+/// `told` is where the others reach this broker, `HOST:PORT`.
+fn load(files: TlsFiles, told: &str) -> anyhow::Result<HeartbeatTls> {
+    let loaded = Tls::load(&files).context("heartbeats can't be encrypted (--heartbeat-tls-…)")?;
+    let host = told.rsplit_once(':').map_or(told, |(host, _)| host);
+    let own_name = host.trim_start_matches('[').trim_end_matches(']').into();
+    Ok(HeartbeatTls { files, loaded, own_name })
 }
 
 fn open_ports(
@@ -118,8 +131,10 @@ fn listeners(member: &Member<'_>) -> anyhow::Result<Vec<AdvertisedListener>> {
 /// Where the other brokers reach the heartbeat port.
 fn told_to_others(outside: &Outside, bound: SocketAddr) -> String {
     match outside {
-        Outside::Kubernetes { pod, service, .. } if bound.ip().is_unspecified() => {
-            format!("{pod}.{service}:{}", bound.port())
+        Outside::Kubernetes { pod, service, namespace } if bound.ip().is_unspecified() => {
+            // With the namespace one certificate for *.SERVICE.NAMESPACE.svc is good for all brokers.
+            let domain = namespace.as_ref().map_or_else(String::new, |namespace| format!(".{namespace}.svc"));
+            format!("{pod}.{service}{domain}:{}", bound.port())
         }
         Outside::Kubernetes { .. } | Outside::StandIn(_) => reachable_here(bound).to_string(),
     }

@@ -93,6 +93,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
             advertised: &options.advertised,
             bound: &addresses,
             heartbeat_listen: options.heartbeat_listen,
+            heartbeat_tls: options.heartbeat_tls,
             data_directory,
             outside,
             config: Arc::clone(&config),

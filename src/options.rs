@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
+use kaas_coord::cluster::heartbeat::tls::TlsFiles;
 use kaas_coord::kubernetes::candidate::broker_of_pod;
 use kaas_net::listener::{BoundListener, NamedAddress};
 use kaas_proto::config::Effect;
@@ -87,6 +88,21 @@ pub(crate) struct Options {
     )]
     pub(crate) heartbeat_listen: SocketAddr,
 
+    /// In a cluster: the certificate (PEM) that this broker shows to the others, for their heartbeats over mutual TLS. It must be good
+    /// for servers and for clients, and hold the name of this broker's pod as the headless service has it, or the address
+    /// of --heartbeat-listen. Files are read again every 10 seconds.
+    #[arg(long, value_name = "FILE", env = "KAAS_HEARTBEAT_TLS_CERTIFICATE")]
+    heartbeat_tls_certificate: Option<PathBuf>,
+
+    /// In a cluster: the key (PEM) of that certificate.
+    #[arg(long, value_name = "FILE", env = "KAAS_HEARTBEAT_TLS_KEY")]
+    heartbeat_tls_key: Option<PathBuf>,
+
+    /// In a cluster: the certificates (PEM) of the authority that has signed those of all brokers, and of nobody else: who has
+    /// one is let in.
+    #[arg(long, value_name = "FILE", env = "KAAS_HEARTBEAT_TLS_CA")]
+    heartbeat_tls_ca: Option<PathBuf>,
+
     /// In a pod: the headless service of the brokers' pods. Through it they find each other.
     #[arg(long, value_name = "NAME", env = "KAAS_KUBERNETES_SERVICE", default_value = "kaas-headless")]
     pub(crate) kubernetes_service: String,
@@ -163,6 +179,7 @@ pub(crate) struct Checked {
     pub(crate) shards: Option<u16>,
     pub(crate) broker: BrokerId,
     pub(crate) heartbeat_listen: SocketAddr,
+    pub(crate) heartbeat_tls: Option<TlsFiles>,
     pub(crate) log_level: Targets,
     pub(crate) config: BrokerConfig,
     pub(crate) accept_nfs3: bool,
@@ -211,6 +228,10 @@ pub(crate) enum OptionError {
     NoOrdinal(String),
     #[error("a broker of a cluster needs the volume that all of them share: give it with --data-dir")]
     NoSharedVolume,
+    #[error(
+        "{} is missing: mutual TLS needs --heartbeat-tls-certificate, --heartbeat-tls-key and --heartbeat-tls-ca", .0.join(" and ")
+    )]
+    IncompleteTls(Vec<&'static str>),
     #[error("--advertise {0} has no listener: its name must be one of those of --listen ({1})")]
     NoSuchListener(NamedAddress, String),
     #[error("--advertise {0} is given twice for one listener")]
@@ -273,6 +294,7 @@ impl Options {
         if let Some(directory) = &self.data_dir {
             config = config.with_option("log.dirs", directory.display().to_string());
         }
+        let heartbeat_tls = tls_files(self.heartbeat_tls_certificate, self.heartbeat_tls_key, self.heartbeat_tls_ca)?;
         let mode = match (self.data_dir, outside) {
             (Some(data_directory), Some(outside)) => Mode::Cluster { data_directory, outside },
             (None, Some(_)) => return Err(OptionError::NoSharedVolume),
@@ -287,10 +309,32 @@ impl Options {
             shards: self.shards,
             broker: BrokerId(broker_id),
             heartbeat_listen: self.heartbeat_listen,
+            heartbeat_tls,
             log_level: self.log_level,
             config,
             accept_nfs3: self.accept_nfs3,
         })
+    }
+}
+
+/// All of them or none.
+fn tls_files(
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    authority: Option<PathBuf>,
+) -> Result<Option<TlsFiles>, OptionError> {
+    match (certificate, key, authority) {
+        (Some(certificate), Some(key), Some(authority)) => Ok(Some(TlsFiles { certificate, key, authority })),
+        (None, None, None) => Ok(None),
+        (certificate, key, authority) => {
+            let given = [
+                ("--heartbeat-tls-certificate", certificate.is_some()),
+                ("--heartbeat-tls-key", key.is_some()),
+                ("--heartbeat-tls-ca", authority.is_some()),
+            ];
+            let missing = given.iter().filter(|(_, is_given)| !is_given).map(|&(option, _)| option).collect();
+            Err(OptionError::IncompleteTls(missing))
+        }
     }
 }
 
@@ -524,6 +568,22 @@ mod tests {
         let outside = Outside::StandIn("/s".into());
         assert_eq!(checked.mode, Mode::Cluster { data_directory: "/d".into(), outside });
         assert_eq!((checked.broker, checked.heartbeat_listen.port()), (BrokerId(7), 9094));
+    }
+
+    #[test]
+    fn heartbeats_are_encrypted_with_all_three_files_or_not_at_all() {
+        let tls = |name: &str| [format!("--heartbeat-tls-{name}"), format!("/tls/{name}")];
+        let checked = |names: &[&str]| {
+            let arguments: Vec<String> = names.iter().flat_map(|name| tls(name)).collect();
+            check(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), &[])
+        };
+        assert_eq!(checked(&[]).unwrap().heartbeat_tls, None);
+        let [certificate, key, authority] = ["certificate", "key", "ca"].map(|name| format!("/tls/{name}").into());
+        let files = TlsFiles { certificate, key, authority };
+        assert_eq!(checked(&["ca", "key", "certificate"]).unwrap().heartbeat_tls, Some(files));
+        let error = checked(&["key"]).unwrap_err().to_string();
+        assert!(error.starts_with("--heartbeat-tls-certificate and --heartbeat-tls-ca is missing"), "{error}");
+        assert!(checked(&["key", "certificate"]).unwrap_err().to_string().starts_with("--heartbeat-tls-ca is missing"));
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl<'a> Kubernetes<'a> {
     fn start(server: &'a ApiServer, namespace: &'static str) -> Self {
         let outside = Outside::Kubernetes { kubeconfig: server.make_namespace(namespace).into() };
         let (binary, directory) = (Path::new(env!("CARGO_BIN_EXE_kaas")), Path::new(env!("CARGO_TARGET_TMPDIR")));
-        let cluster = Cluster::start_with(binary, directory, outside, 3).unwrap();
+        let cluster = Cluster::start_with(binary, directory, outside, &[], 3).unwrap();
         Self { server, namespace, cluster }
     }
 

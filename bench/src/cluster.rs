@@ -24,6 +24,7 @@ pub struct Cluster {
     binary: PathBuf,
     volume: TempDir,
     outside: Outside,
+    arguments: Vec<String>,
     pub brokers: BTreeMap<i32, Broker>,
 }
 
@@ -34,14 +35,23 @@ impl Cluster {
     /// What they logged instead.
     pub fn start(binary: &Path, directory: &Path, brokers: i32) -> Result<Self> {
         let stand_in = Outside::StandIn(tempfile::tempdir_in(directory)?);
-        Self::start_with(binary, directory, stand_in, brokers)
+        Self::start_with(binary, directory, stand_in, &[], brokers)
     }
 
+    /// The same with another election, and with more arguments for each broker.
+    ///
     /// # Errors
     /// What they logged instead.
-    pub fn start_with(binary: &Path, directory: &Path, outside: Outside, brokers: i32) -> Result<Self> {
+    pub fn start_with(
+        binary: &Path,
+        directory: &Path,
+        outside: Outside,
+        arguments: &[String],
+        brokers: i32,
+    ) -> Result<Self> {
         let volume = tempfile::tempdir_in(directory)?;
-        let mut cluster = Self { binary: binary.to_owned(), volume, outside, brokers: BTreeMap::new() };
+        let (binary, arguments) = (binary.to_owned(), arguments.to_vec());
+        let mut cluster = Self { binary, volume, outside, arguments, brokers: BTreeMap::new() };
         (0..brokers).try_for_each(|id| cluster.add(id))?;
         cluster.wait_until_even(brokers)?;
         Ok(cluster)
@@ -52,8 +62,17 @@ impl Cluster {
     /// # Errors
     /// What it logged instead.
     pub fn add(&mut self, id: i32) -> Result<()> {
+        self.add_with(id, &self.arguments.clone())
+    }
+
+    /// The same with other arguments than those of the others.
+    ///
+    /// # Errors
+    /// What it logged instead.
+    pub fn add_with(&mut self, id: i32, arguments: &[String]) -> Result<()> {
         let common = ["--heartbeat-listen", "127.0.0.1:0", "--shards", "1", "--log-level", "info,kaas_coord=debug"];
-        let options = BrokerOptions::new(&self.binary, self.volume.path()).with(&common);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let options = BrokerOptions::new(&self.binary, self.volume.path()).with(&common).with(&arguments);
         let options = match &self.outside {
             Outside::StandIn(directory) => {
                 let directory = directory.path().to_str().context("the path is text")?;

@@ -20,8 +20,9 @@ use tokio::time::{Instant, sleep, timeout};
 use super::assignment_file::AssignmentFile;
 use super::controller::{Candidate, ControllerFacts};
 use super::health::{self, ShardsAnswer};
-use super::heartbeat::client::{Client, Status, Told};
+use super::heartbeat::client::{Client, ClientTls, Status, Told};
 use super::heartbeat::server;
+use super::heartbeat::tls::{self, Tls, TlsFiles};
 use super::member::Member;
 use super::ports::{OpenPorts, Ports, PortsError};
 use super::shown::ClusterHealth;
@@ -58,6 +59,17 @@ pub struct ClusterOptions {
     pub open_files: u64,
     /// Where this broker itself reaches its own heartbeat listener, `HOST:PORT`.
     pub heartbeat_address: Arc<str>,
+    pub heartbeat_tls: Option<HeartbeatTls>,
+}
+
+/// Brokers show each other certificates.
+#[derive(Clone, Debug)]
+pub struct HeartbeatTls {
+    pub files: TlsFiles,
+    /// What is in the files.
+    pub loaded: Tls,
+    /// The host by which the others know this broker: its certificate holds it.
+    pub own_name: Arc<str>,
 }
 
 /// What the volume says before anything runs.
@@ -179,11 +191,18 @@ pub(crate) async fn run(
         facts: controller_facts,
     };
     spawn_local(candidate.run());
+    let client_tls = options.heartbeat_tls.map(|HeartbeatTls { files, loaded, own_name }| {
+        let (current, followed) = watch::channel(loaded);
+        spawn_local(tls::follow(files, current));
+        ClientTls { current: followed, own_name }
+    });
+    let server_tls = client_tls.as_ref().map(|tls| tls.current.clone());
     let (outstanding, hearing, seen) = (Rc::clone(&member), Rc::clone(&member), Rc::clone(&watcher));
     let client = Client {
         broker: options.own.clone(),
         cluster_id: Arc::clone(&first_view.cluster_id),
         own_address: Arc::clone(&options.heartbeat_address),
+        tls: client_tls,
         leadership,
         status: Rc::clone(&status),
         outstanding: Box::new(move || outstanding.outstanding()),
@@ -204,7 +223,7 @@ pub(crate) async fn run(
 
     let (accepted, desired) = (watcher.accepted(), topic_ports.desired);
     let mut following = Box::pin(member.run(accepted, desired, &mut events));
-    let serving = server::serve(heartbeat_listener, Arc::clone(&first_view.cluster_id), sink_receiver);
+    let serving = server::serve(heartbeat_listener, Arc::clone(&first_view.cluster_id), sink_receiver, server_tls);
     let mut serving = Box::pin(serving);
     let ended = tokio::select! {
         name = signals.next() => {

@@ -31,5 +31,5 @@ mod view;
 pub mod watcher;
 
 pub(crate) use broker::run;
-pub use broker::{ClusterError, ClusterOptions, Prepared, prepare};
+pub use broker::{ClusterError, ClusterOptions, HeartbeatTls, Prepared, prepare};
 pub(crate) use shown::ClusterHealth;

@@ -21,6 +21,12 @@ fn documents(file: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(&text).unwrap()
 }
 
+/// kaas.yaml with mutual TLS, as README.md says to turn it on.
+fn with_tls() -> Vec<Value> {
+    let text = fs::read_to_string(directory().join("kaas.yaml")).unwrap();
+    serde_saphyr::from_multiple(&text.replace("#tls ", "")).unwrap()
+}
+
 fn manifests() -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(directory())
         .unwrap()
@@ -69,6 +75,25 @@ async fn every_manifest_is_accepted() {
     {
         assert!(kinds.contains(kind), "{kind} is missing");
     }
+}
+
+#[tokio::test]
+async fn brokers_with_certificates_are_accepted() {
+    let namespace = ApiServer::shared().namespace("deployment-tls").await;
+    for object in with_tls() {
+        let accepted = dry_run(&namespace.admin, &namespace.name, &object).await;
+        accepted.unwrap_or_else(|error| panic!("{}: {error}", text(&object, "/kind")));
+    }
+    let objects = with_tls();
+    let set = objects.iter().find(|object| text(object, "/kind") == "StatefulSet").unwrap();
+    let container = &set["spec"]["template"]["spec"]["containers"][0];
+    let variables = container["env"].as_array().unwrap().iter();
+    let files: Vec<&str> = variables
+        .filter(|variable| text(variable, "/name").contains("_TLS_"))
+        .map(|file| text(file, "/value"))
+        .collect();
+    assert_eq!(files, ["/tls/tls.crt", "/tls/tls.key", "/tls/ca.crt"]);
+    assert_eq!(container["volumeMounts"][1]["mountPath"], "/tls");
 }
 
 #[test]

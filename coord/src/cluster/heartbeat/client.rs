@@ -14,8 +14,10 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
 
+use super::in_words;
 use super::messages::{MAX_REPORTS, registration, report, wire_report};
 use super::service::heartbeat_client::HeartbeatClient;
+use super::tls::Tls;
 use crate::cluster::follower::Report;
 use crate::cluster::ports::Leadership;
 use crate::cluster::registry::{HEARTBEAT_INTERVAL, SESSION_TIMEOUT};
@@ -120,12 +122,21 @@ pub struct Client {
     pub cluster_id: Arc<str>,
     /// Where this broker itself listens for heartbeats, `HOST:PORT`.
     pub own_address: Arc<str>,
+    pub tls: Option<ClientTls>,
     pub leadership: watch::Receiver<Leadership>,
     pub status: Rc<Status>,
     /// What each session begins with.
     pub outstanding: Box<dyn Fn() -> Vec<Report>>,
     /// Takes note of what the controller tells, at once.
     pub hear: Box<dyn Fn(Told)>,
+}
+
+/// How the controller is told from others.
+#[derive(Clone, Debug)]
+pub struct ClientTls {
+    pub current: watch::Receiver<Tls>,
+    /// What the certificate of this broker itself calls it: it does not reach itself by the address that others use.
+    pub own_name: Arc<str>,
 }
 
 impl std::fmt::Debug for Client {
@@ -173,10 +184,18 @@ impl Client {
         address_in(&self.leadership.borrow(), &self.own_address).cloned()
     }
 
-    async fn session(&self, address: &str) -> Result<(), tonic::Status> {
+    fn endpoint(&self, address: &str) -> Result<Endpoint, tonic::transport::Error> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?;
+        let endpoint = endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
+        let Some(tls) = &self.tls else { return Ok(endpoint) };
+        let name = (*address == *self.own_address).then_some(&*tls.own_name);
+        endpoint.tls_config(tls.current.borrow().client(name))
+    }
+
+    pub(super) async fn session(&self, address: &str) -> Result<(), tonic::Status> {
         let unusable = |error: tonic::transport::Error| tonic::Status::unavailable(in_words(&error));
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(unusable)?;
-        let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true).connect().await.map_err(unusable)?;
+        let channel = self.endpoint(address).map_err(unusable)?.connect().await.map_err(unusable)?;
         let (messages, outbound) = mpsc::channel(MESSAGE_QUEUE_LENGTH);
         *self.status.reports.borrow_mut() = (self.outstanding)();
         self.status.connected.set(true);
@@ -233,15 +252,4 @@ fn address_in<'a>(leadership: &'a Leadership, own: &'a Arc<str>) -> Option<&'a A
         Leadership::Follower { controller, .. } => Some(&controller.heartbeat),
         Leadership::Controller { .. } => Some(own),
     }
-}
-
-/// The error and its causes: tonic's own text names none.
-fn in_words(error: &tonic::transport::Error) -> String {
-    let mut said = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        said = format!("{said}: {error}");
-        cause = error.source();
-    }
-    said
 }

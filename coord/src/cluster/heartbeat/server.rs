@@ -1,22 +1,25 @@
 //! The controller's side: takes sessions in, and hands on what they say.
 
+use std::future::pending;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use futures_util::stream::{Stream, poll_fn};
 use kaas_proto::format::assignment::RegisteredBroker;
 use kaas_proto::heartbeat::{BrokerMessage, ControllerMessage};
 use kaas_proto::types::BrokerId;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::messages::registered;
 use super::service::heartbeat_server::{Heartbeat, HeartbeatServer};
+use super::tls::Tls;
 use crate::cluster::registry::{SESSION_TIMEOUT, SessionId};
 
 /// Sessions at a time, those included that are about to end.
@@ -40,7 +43,7 @@ pub enum SessionEvent {
 /// Where events go; `None` while this broker is not the controller.
 pub type EventSink = Option<mpsc::Sender<SessionEvent>>;
 
-/// Serves until the task is dropped.
+/// Serves until the task is dropped; with `tls` only those that show a certificate of the authority.
 ///
 /// # Errors
 /// The listener failed.
@@ -48,10 +51,44 @@ pub async fn serve(
     listener: TcpListener,
     cluster_id: Arc<str>,
     sink: watch::Receiver<EventSink>,
+    mut tls: Option<watch::Receiver<Tls>>,
 ) -> Result<(), tonic::transport::Error> {
     let sessions = Sessions { cluster_id, sink, next: AtomicU64::new(1), open: Arc::new(AtomicUsize::new(0)) };
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    Server::builder().add_service(HeartbeatServer::new(sessions)).serve_with_incoming(incoming).await
+    let service = HeartbeatServer::new(sessions);
+    loop {
+        let mut server = Server::builder();
+        if let Some(tls) = &mut tls {
+            let config = tls.borrow_and_update().server();
+            server = server.tls_config(config)?;
+        }
+        let serving = server.add_service(service.clone()).serve_with_incoming(accept(&listener));
+        // Sessions that there are have tasks of their own, and go on.
+        tokio::select! {
+            ended = serving => return ended,
+            () = renewed(&mut tls) => {}
+        }
+    }
+}
+
+fn accept(listener: &TcpListener) -> impl Stream<Item = io::Result<TcpStream>> {
+    poll_fn(move |context| {
+        let prepare = |(stream, _): (TcpStream, _)| {
+            // Of use, not needed.
+            let _ = stream.set_nodelay(true);
+            stream
+        };
+        listener.poll_accept(context).map(|accepted| Some(accepted.map(prepare)))
+    })
+}
+
+/// Completes when there are other certificates.
+async fn renewed(tls: &mut Option<watch::Receiver<Tls>>) {
+    if let Some(tls) = tls
+        && tls.changed().await.is_ok()
+    {
+        return;
+    }
+    pending().await
 }
 
 struct Sessions {

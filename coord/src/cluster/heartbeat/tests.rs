@@ -39,7 +39,7 @@ async fn both(cluster_id: &str) -> Both {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address: Arc<str> = listener.local_addr().unwrap().to_string().into();
     let (sink, receiver) = watch::channel(None);
-    tokio::spawn(server::serve(listener, "ours".into(), receiver));
+    tokio::spawn(server::serve(listener, "ours".into(), receiver, None));
     let controller = Controller { broker: BrokerId(9), heartbeat: address };
     let (election, leadership) = watch::channel(Leadership::Follower { lease_transitions: 1, controller });
     let (told, heard, status) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Notify::new()), Rc::new(Status::default()));
@@ -54,6 +54,7 @@ async fn both(cluster_id: &str) -> Both {
         },
         cluster_id: cluster_id.into(),
         own_address: "127.0.0.1:1".into(),
+        tls: None,
         leadership,
         status: Rc::clone(&status),
         outstanding: Box::new(|| vec![slot_report(What::Leads)]),
