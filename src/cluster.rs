@@ -149,3 +149,20 @@ fn reachable_here(bound: SocketAddr) -> SocketAddr {
     };
     SocketAddr::new(ip, bound.port())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_are_told_a_name_that_one_certificate_covers() {
+        let told = |namespace: Option<&str>, bound: &str| {
+            let (pod, service) = ("kaas-1".to_owned(), "kaas-headless".to_owned());
+            let outside = Outside::Kubernetes { pod, service, namespace: namespace.map(str::to_owned) };
+            told_to_others(&outside, bound.parse().expect("it is an address"))
+        };
+        assert_eq!(told(Some("kafka"), "0.0.0.0:9094"), "kaas-1.kaas-headless.kafka.svc:9094");
+        assert_eq!(told(None, "[::]:9094"), "kaas-1.kaas-headless:9094");
+        assert_eq!(told(Some("kafka"), "10.0.0.7:9"), "10.0.0.7:9");
+    }
+}

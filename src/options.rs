@@ -74,7 +74,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NUMBER", env = "KAAS_SHARDS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) shards: Option<u16>,
 
-    /// The id of this broker, from 0. Default: 1; in a pod of a StatefulSet its ordinal.
+    /// The id of this broker, from 0. Default: 1; in a pod of a StatefulSet its ordinal, and nothing else.
     #[arg(long, value_name = "NUMBER", env = "KAAS_BROKER_ID", value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) broker_id: Option<i32>,
 
@@ -226,6 +226,11 @@ pub(crate) enum OptionError {
          --broker-id"
     )]
     NoOrdinal(String),
+    #[error(
+        "--broker-id {id} in the pod {pod}: the others, and the Lease, take that pod for broker {ordinal}; leave out --broker-id \
+         (KAAS_BROKER_ID), or give {ordinal}"
+    )]
+    NotTheOrdinal { pod: String, id: i32, ordinal: i32 },
     #[error("a broker of a cluster needs the volume that all of them share: give it with --data-dir")]
     NoSharedVolume,
     #[error(
@@ -271,10 +276,13 @@ impl Options {
         let outside = match (self.cluster_stand_in, pod) {
             (Some(directory), _) => Some(Outside::StandIn(directory)),
             (None, Some(pod)) => {
-                broker_id = broker_id.or_else(|| broker_of_pod(&pod).map(|broker| broker.0));
-                if broker_id.is_none() {
-                    return Err(OptionError::NoOrdinal(pod));
-                }
+                broker_id = match (broker_id, broker_of_pod(&pod)) {
+                    (None, None) => return Err(OptionError::NoOrdinal(pod)),
+                    (Some(id), Some(BrokerId(ordinal))) if id != ordinal => {
+                        return Err(OptionError::NotTheOrdinal { pod, id, ordinal });
+                    }
+                    (Some(id), _) | (None, Some(BrokerId(id))) => Some(id),
+                };
                 let namespace = self.kubernetes_namespace.filter(|namespace| !namespace.is_empty());
                 Some(Outside::Kubernetes { pod, service: self.kubernetes_service, namespace })
             }
@@ -552,7 +560,10 @@ mod tests {
         let outside = Outside::Kubernetes { pod: pod_name, service, namespace: Some("n".to_owned()) };
         assert_eq!(checked.mode, Mode::Cluster { data_directory: "/d".into(), outside });
         assert_eq!(checked.broker, BrokerId(3));
-        assert_eq!(pod("kaas-3", &["--data-dir", "/d", "--broker-id", "7"]).unwrap().broker, BrokerId(7));
+        assert_eq!(pod("kaas-3", &["--data-dir", "/d", "--broker-id", "3"]).unwrap().broker, BrokerId(3));
+        let error = pod("kaas-3", &["--data-dir", "/d", "--broker-id", "7"]).unwrap_err().to_string();
+        assert!(error.contains("--broker-id 7") && error.contains("kaas-3") && error.contains("or give 3"), "{error}");
+        assert_eq!(pod("kaas", &["--data-dir", "/d", "--broker-id", "7"]).unwrap().broker, BrokerId(7));
         let error = pod("kaas", &["--data-dir", "/d"]).unwrap_err().to_string();
         assert!(error.contains("'kaas'") && error.contains("--broker-id"), "{error}");
         let error = pod("kaas-0", &[]).unwrap_err().to_string();
