@@ -50,14 +50,14 @@ pub(crate) fn role(member: Member<'_>) -> anyhow::Result<Role> {
     let incarnation = Incarnation::random();
     let own = RegisteredBroker { id: member.broker, incarnation, rack: None, listeners, health: BrokerHealth::Dead };
     let ports = open_ports(member.outside, member.broker, incarnation, told, Arc::clone(&member.config));
-    let prepared = cluster::prepare(ClusterOptions {
+    let prepared = Box::new(cluster::prepare(ClusterOptions {
         own,
         data_directory: member.data_directory.to_owned(),
         config: member.config,
         open_files: member.open_files,
         heartbeat_address,
         heartbeat_tls,
-    })?;
+    })?);
     Ok(Role::Cluster { prepared, ports, heartbeat_listener })
 }
 

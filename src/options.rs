@@ -222,8 +222,8 @@ impl Mode {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OptionError {
     #[error(
-        "{POD_NAME} is '{0}', which does not end with -NUMBER as the pods of a StatefulSet do: give the broker's id with \
-         --broker-id"
+        "{POD_NAME} is '{0}', which does not end with -NUMBER as the pods of a StatefulSet do: the others would not know \
+         which broker that is; run kaas as a StatefulSet"
     )]
     NoOrdinal(String),
     #[error(
@@ -277,11 +277,11 @@ impl Options {
             (Some(directory), _) => Some(Outside::StandIn(directory)),
             (None, Some(pod)) => {
                 broker_id = match (broker_id, broker_of_pod(&pod)) {
-                    (None, None) => return Err(OptionError::NoOrdinal(pod)),
+                    (_, None) => return Err(OptionError::NoOrdinal(pod)),
                     (Some(id), Some(BrokerId(ordinal))) if id != ordinal => {
                         return Err(OptionError::NotTheOrdinal { pod, id, ordinal });
                     }
-                    (Some(id), _) | (None, Some(BrokerId(id))) => Some(id),
+                    (_, Some(BrokerId(ordinal))) => Some(ordinal),
                 };
                 let namespace = self.kubernetes_namespace.filter(|namespace| !namespace.is_empty());
                 Some(Outside::Kubernetes { pod, service: self.kubernetes_service, namespace })
@@ -563,9 +563,10 @@ mod tests {
         assert_eq!(pod("kaas-3", &["--data-dir", "/d", "--broker-id", "3"]).unwrap().broker, BrokerId(3));
         let error = pod("kaas-3", &["--data-dir", "/d", "--broker-id", "7"]).unwrap_err().to_string();
         assert!(error.contains("--broker-id 7") && error.contains("kaas-3") && error.contains("or give 3"), "{error}");
-        assert_eq!(pod("kaas", &["--data-dir", "/d", "--broker-id", "7"]).unwrap().broker, BrokerId(7));
-        let error = pod("kaas", &["--data-dir", "/d"]).unwrap_err().to_string();
-        assert!(error.contains("'kaas'") && error.contains("--broker-id"), "{error}");
+        for arguments in [&["--data-dir", "/d"][..], &["--data-dir", "/d", "--broker-id", "7"]] {
+            let error = pod("kaas", arguments).unwrap_err().to_string();
+            assert!(error.contains("'kaas'") && error.contains("StatefulSet"), "{error}");
+        }
         let error = pod("kaas-0", &[]).unwrap_err().to_string();
         assert!(error.contains("--data-dir"), "{error}");
         assert_eq!(pod("", &[]).unwrap().mode, Mode::LocalDev);

@@ -48,7 +48,7 @@ pub enum Role {
     /// One broker on its own, with a volume or without.
     Standalone(standalone::Prepared),
     Cluster {
-        prepared: cluster::Prepared,
+        prepared: Box<cluster::Prepared>,
         ports: OpenPorts,
         /// Does not block.
         heartbeat_listener: TcpListener,
@@ -101,7 +101,7 @@ pub fn start(
                 }
                 Role::Cluster { prepared, ports, heartbeat_listener } => {
                     let heartbeats = tokio::net::TcpListener::from_std(heartbeat_listener)?;
-                    Box::pin(cluster::run(prepared, ports, link, heartbeats, admin_listener, signals, facts)).await?;
+                    Box::pin(cluster::run(*prepared, ports, link, heartbeats, admin_listener, signals, facts)).await?;
                 }
             }
             Ok(())
