@@ -29,6 +29,7 @@ pub(crate) struct Member<'a> {
     pub(crate) bound: &'a [(Arc<str>, SocketAddr)],
     pub(crate) heartbeat_listen: SocketAddr,
     pub(crate) heartbeat_tls: Option<TlsFiles>,
+    pub(crate) heartbeat_advertise: Option<&'a str>,
     pub(crate) data_directory: &'a Path,
     pub(crate) outside: &'a Outside,
     pub(crate) config: Arc<BrokerConfig>,
@@ -42,7 +43,7 @@ pub(crate) fn role(member: Member<'_>) -> anyhow::Result<Role> {
         format!("{} can't be used for heartbeats; choose another one with --heartbeat-listen", member.heartbeat_listen)
     })?;
     let bound = heartbeat_listener.local_addr()?;
-    let told = told_to_others(member.outside, bound);
+    let told = member.heartbeat_advertise.map_or_else(|| told_to_others(member.outside, bound), str::to_owned);
     let heartbeat_tls = member.heartbeat_tls.clone().map(|files| load(files, &told)).transpose()?;
     let words = if heartbeat_tls.is_some() { "mutual TLS" } else { "neither encrypted nor authenticated" };
     tracing::info!("heartbeats on {bound} ({words})");

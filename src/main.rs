@@ -94,6 +94,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
             bound: &addresses,
             heartbeat_listen: options.heartbeat_listen,
             heartbeat_tls: options.heartbeat_tls,
+            heartbeat_advertise: options.heartbeat_advertise.as_deref(),
             data_directory,
             outside,
             config: Arc::clone(&config),

@@ -103,6 +103,12 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE", env = "KAAS_HEARTBEAT_TLS_CA")]
     heartbeat_tls_ca: Option<PathBuf>,
 
+    /// In a cluster: where the other brokers reach this one's heartbeat port, when that is not where it listens, as behind a
+    /// proxy or a service of its own; certificates have to hold it. Default: in a pod its name in the headless service, else
+    /// the address listened on.
+    #[arg(long, value_name = "HOST:PORT", env = "KAAS_HEARTBEAT_ADVERTISE", value_parser = heartbeat_address)]
+    pub(crate) heartbeat_advertise: Option<String>,
+
     /// In a pod: the headless service of the brokers' pods. Through it they find each other.
     #[arg(long, value_name = "NAME", env = "KAAS_KUBERNETES_SERVICE", default_value = "kaas-headless")]
     pub(crate) kubernetes_service: String,
@@ -180,6 +186,7 @@ pub(crate) struct Checked {
     pub(crate) broker: BrokerId,
     pub(crate) heartbeat_listen: SocketAddr,
     pub(crate) heartbeat_tls: Option<TlsFiles>,
+    pub(crate) heartbeat_advertise: Option<String>,
     pub(crate) log_level: Targets,
     pub(crate) config: BrokerConfig,
     pub(crate) accept_nfs3: bool,
@@ -318,6 +325,7 @@ impl Options {
             broker: BrokerId(broker_id),
             heartbeat_listen: self.heartbeat_listen,
             heartbeat_tls,
+            heartbeat_advertise: self.heartbeat_advertise,
             log_level: self.log_level,
             config,
             accept_nfs3: self.accept_nfs3,
@@ -404,6 +412,15 @@ fn socket_address(text: &str) -> Result<SocketAddr, String> {
     let accepted = "accepted is HOST:PORT, for example 127.0.0.1:8080, [::1]:8080 or 0.0.0.0:0";
     let mut addresses = text.to_socket_addrs().map_err(|error| format!("{error}; {accepted}"))?;
     addresses.next().ok_or_else(|| format!("the host has no address; {accepted}"))
+}
+
+/// Looked up by the other brokers, so not here.
+fn heartbeat_address(text: &str) -> Result<String, String> {
+    let accepted = "accepted is HOST:PORT, for example kaas-0.example.net:9094 or [fd00::1]:9094";
+    let (host, port) = text.rsplit_once(':').ok_or(accepted)?;
+    let is_port = port.parse::<u16>().is_ok_and(|port| port > 0);
+    let is_host = !host.is_empty() && (!host.contains(':') || (host.starts_with('[') && host.ends_with(']')));
+    if is_port && is_host { Ok(text.to_owned()) } else { Err(accepted.to_owned()) }
 }
 
 fn log_level(text: &str) -> Result<Targets, String> {
@@ -596,6 +613,17 @@ mod tests {
         let error = checked(&["key"]).unwrap_err().to_string();
         assert!(error.starts_with("--heartbeat-tls-certificate and --heartbeat-tls-ca is missing"), "{error}");
         assert!(checked(&["key", "certificate"]).unwrap_err().to_string().starts_with("--heartbeat-tls-ca is missing"));
+    }
+
+    #[test]
+    fn the_heartbeat_port_may_be_reached_elsewhere() {
+        for good in ["proxy:1", "kaas-0.example.net:9094", "[fd00::1]:9094"] {
+            let checked = check(&["--heartbeat-advertise", good], &[]).unwrap();
+            assert_eq!(checked.heartbeat_advertise.as_deref(), Some(good));
+        }
+        for bad in ["proxy", "proxy:0", "proxy:port", ":9094", "fd00::1:9094"] {
+            assert!(heartbeat_address(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -149,6 +149,14 @@ impl Broker {
         self.kafka
     }
 
+    /// Where it listens for heartbeats, in a cluster.
+    ///
+    /// # Errors
+    /// It is in none.
+    pub fn heartbeat(&self) -> Result<SocketAddr> {
+        self.log.wait(|line| address_behind(line, "heartbeats on "))
+    }
+
     #[must_use]
     pub fn process_id(&self) -> u32 {
         self.child.id()

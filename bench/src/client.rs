@@ -1,8 +1,8 @@
 //! A small blocking Kafka client: one connection, requests in order.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
@@ -13,11 +13,11 @@ use kaas_proto::kafka::messages::fetch::{FetchPartition, FetchTopic};
 use kaas_proto::kafka::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
 use kaas_proto::kafka::messages::produce::{PartitionProduceData, TopicProduceData};
 use kaas_proto::kafka::messages::{
-    CreateTopicsRequest, DeleteTopicsRequest, FetchRequest, FetchResponse, ListOffsetsRequest, MetadataRequest,
-    MetadataResponse, ProduceRequest, ProduceResponse,
+    CreateTopicsRequest, DeleteTopicsRequest, FetchRequest, FetchResponse, InitProducerIdRequest, ListOffsetsRequest,
+    MetadataRequest, MetadataResponse, ProduceRequest, ProduceResponse,
 };
 use kaas_proto::kafka::{ErrorCode, Request};
-use kaas_proto::types::{Offset, PartitionIndex};
+use kaas_proto::types::{Offset, PartitionIndex, ProducerEpoch, ProducerId};
 
 use crate::broker::DEADLINE;
 
@@ -27,6 +27,7 @@ const METADATA_VERSION: i16 = 12;
 const CREATE_TOPICS_VERSION: i16 = 7;
 const DELETE_TOPICS_VERSION: i16 = 6;
 const LIST_OFFSETS_VERSION: i16 = 7;
+const INIT_PRODUCER_ID_VERSION: i16 = 4;
 
 /// One connection. Answers come in the order of the requests.
 #[derive(Debug)]
@@ -162,6 +163,32 @@ impl Client {
             ..MetadataRequest::default()
         };
         self.call(METADATA_VERSION, &request)
+    }
+
+    /// The identity of a new idempotent producer.
+    ///
+    /// # Errors
+    /// What the broker answers.
+    pub fn init_producer_id(&mut self) -> Result<(ProducerId, ProducerEpoch)> {
+        let response = self.call(INIT_PRODUCER_ID_VERSION, &InitProducerIdRequest::default())?;
+        ensure!(response.error_code == ErrorCode::None, "init producer id: {:?}", response.error_code);
+        Ok((response.producer_id, response.producer_epoch))
+    }
+
+    /// Waits for the first byte of an answer. `false`: there is none yet.
+    ///
+    /// # Errors
+    /// If the connection is gone.
+    pub fn wait_for_answer(&mut self, patience: Duration) -> Result<bool> {
+        self.stream.set_read_timeout(Some(patience))?;
+        let peeked = self.stream.peek(&mut [0]);
+        self.stream.set_read_timeout(Some(DEADLINE))?;
+        match peeked {
+            Ok(0) => bail!("the connection was closed"),
+            Ok(_) => Ok(true),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Appends one batch and returns its base offset.

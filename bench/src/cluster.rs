@@ -1,13 +1,16 @@
 //! Several real brokers on one directory.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use kaas_proto::format::assignment::{Assignment, BrokerHealth};
 use tempfile::TempDir;
 
 use crate::broker::{Broker, BrokerOptions, wait_until};
+use crate::proxy::Proxy;
+use crate::rename_pause::RenamePause;
 
 /// Where the brokers have their election and their topics from.
 #[derive(Debug)]
@@ -18,6 +21,15 @@ pub enum Outside {
     Kubernetes { kubeconfig: PathBuf },
 }
 
+/// What stands around the brokers, for tests that need it.
+#[derive(Debug, Default)]
+pub struct Around {
+    /// Of each broker's heartbeat port.
+    pub proxies: Option<BTreeMap<i32, Proxy>>,
+    /// Loaded into each broker.
+    pub rename_pause: Option<RenamePause>,
+}
+
 /// Kept on the test's side; all brokers are killed when it is dropped.
 #[derive(Debug)]
 pub struct Cluster {
@@ -25,6 +37,7 @@ pub struct Cluster {
     volume: TempDir,
     outside: Outside,
     arguments: Vec<String>,
+    pub around: Around,
     pub brokers: BTreeMap<i32, Broker>,
 }
 
@@ -38,6 +51,15 @@ impl Cluster {
         Self::start_with(binary, directory, stand_in, &[], brokers)
     }
 
+    /// The same, with something around the brokers.
+    ///
+    /// # Errors
+    /// What they logged instead.
+    pub fn start_within(binary: &Path, directory: &Path, around: Around, brokers: i32) -> Result<Self> {
+        let stand_in = Outside::StandIn(tempfile::tempdir_in(directory)?);
+        Self::assemble(binary, directory, stand_in, around, &[], brokers)
+    }
+
     /// The same with another election, and with more arguments for each broker.
     ///
     /// # Errors
@@ -49,9 +71,20 @@ impl Cluster {
         arguments: &[String],
         brokers: i32,
     ) -> Result<Self> {
+        Self::assemble(binary, directory, outside, Around::default(), arguments, brokers)
+    }
+
+    fn assemble(
+        binary: &Path,
+        directory: &Path,
+        outside: Outside,
+        around: Around,
+        arguments: &[String],
+        brokers: i32,
+    ) -> Result<Self> {
         let volume = tempfile::tempdir_in(directory)?;
         let (binary, arguments) = (binary.to_owned(), arguments.to_vec());
-        let mut cluster = Self { binary, volume, outside, arguments, brokers: BTreeMap::new() };
+        let mut cluster = Self { binary, volume, outside, around, arguments, brokers: BTreeMap::new() };
         (0..brokers).try_for_each(|id| cluster.add(id))?;
         cluster.wait_until_even(brokers)?;
         Ok(cluster)
@@ -73,7 +106,7 @@ impl Cluster {
         let common = ["--heartbeat-listen", "127.0.0.1:0", "--shards", "1", "--log-level", "info,kaas_coord=debug"];
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let options = BrokerOptions::new(&self.binary, self.volume.path()).with(&common).with(&arguments);
-        let options = match &self.outside {
+        let mut options = match &self.outside {
             Outside::StandIn(directory) => {
                 let directory = directory.path().to_str().context("the path is text")?;
                 options.with(&["--cluster-stand-in", directory, "--broker-id", &id.to_string()])
@@ -83,7 +116,21 @@ impl Cluster {
                 options.with_variable("MY_POD_NAME", &format!("kaas-{id}")).with_variable("KUBECONFIG", kubeconfig)
             }
         };
-        self.brokers.insert(id, Broker::start(&options)?);
+        if let Some(pause) = &self.around.rename_pause {
+            options.variables.extend(pause.variables(id));
+        }
+        let Some(proxies) = &mut self.around.proxies else {
+            self.brokers.insert(id, Broker::start(&options)?);
+            return Ok(());
+        };
+        let proxy = match proxies.entry(id) {
+            Entry::Occupied(proxy) => proxy.into_mut(),
+            Entry::Vacant(place) => place.insert(Proxy::start()?),
+        };
+        let options = options.with(&["--heartbeat-advertise", &proxy.address().to_string()]);
+        let broker = Broker::start(&options)?;
+        proxy.forward_to(broker.heartbeat()?);
+        self.brokers.insert(id, broker);
         Ok(())
     }
 
@@ -130,6 +177,23 @@ impl Cluster {
     pub fn logs(&self) -> String {
         let log = |(id, broker): (&i32, &Broker)| format!("--- broker {id}\n{}", broker.log_lines().join("\n"));
         self.brokers.iter().map(log).collect::<Vec<_>>().join("\n")
+    }
+
+    /// No broker has followed an assignment of a controller after one of a newer controller.
+    ///
+    /// # Errors
+    /// One has.
+    pub fn check_followed(&self) -> Result<()> {
+        for (id, broker) in &self.brokers {
+            let mut newest = 0;
+            for line in broker.log_lines() {
+                let Some((_, rest)) = line.split_once("following an assignment epoch=") else { continue };
+                let epoch: i32 = rest.split(' ').next().unwrap_or_default().parse()?;
+                ensure!(newest <= epoch, "broker {id} has followed a controller of epoch {newest}, and then: {line}");
+                newest = epoch;
+            }
+        }
+        Ok(())
     }
 
     /// The broker that wrote the assignment.

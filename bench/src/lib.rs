@@ -3,4 +3,9 @@
 pub mod broker;
 pub mod client;
 pub mod cluster;
+pub mod load;
+pub mod proxy;
+pub mod random;
+pub mod rename_pause;
+pub mod scenario;
 pub mod tester;

@@ -11,10 +11,10 @@ use clap::{Parser, Subcommand};
 
 mod assignment;
 mod engine;
-mod failover;
 mod first_light;
 mod raw;
 mod ring;
+mod soak;
 
 /// Measures kaas beside the raw device.
 #[derive(Debug, Parser)]
@@ -52,14 +52,8 @@ enum Command {
     },
     /// The same writes through the shard's ring, and the fence's read, as ratios.
     Ring,
-    /// Three brokers, of which one is stopped, killed or paused: how long partitions are without service.
-    Failover {
-        /// The broker; build it with `cargo build --release`.
-        #[arg(long, default_value = "target/release/kaas")]
-        binary: PathBuf,
-        #[arg(long, default_value_t = 5)]
-        rounds: u32,
-    },
+    /// Three brokers under load, to which all kinds of things happen: nothing may be lost, and how long partitions wait.
+    Soak(soak::SoakOptions),
     /// The controller's next assignment: computed and written, by number of partitions.
     Assignment,
 }
@@ -74,7 +68,7 @@ fn main() -> Result<()> {
         Command::Recovery => engine::print_recovery(&options.dir),
         Command::IdleMemory { partitions, binary } => engine::print_idle_memory(&options.dir, &binary, partitions),
         Command::Assignment => assignment::print(&options.dir),
-        Command::Failover { binary, rounds } => failover::print(&options.dir, &binary, rounds),
+        Command::Soak(soak) => soak::print(&options.dir, &soak),
         Command::Ring => ring::print(&options.dir),
     }
 }

@@ -250,7 +250,10 @@ impl Term<'_> {
                     self.recompute().await?;
                 }
                 _ = tick.tick() => {
-                    self.registry.expire(Instant::now());
+                    for broker in self.registry.expire(Instant::now()) {
+                        tracing::info!(%broker, "nothing was heard of a broker");
+                        self.sessions.remove(&broker);
+                    }
                     self.look_after_the_file().await?;
                     if !provisioned {
                         let topics = desired.borrow().clone();

@@ -103,8 +103,10 @@ impl Registry {
         }
     }
 
-    /// Ends sessions that are silent, and presumptions. To be called at least every [`HEARTBEAT_INTERVAL`].
-    pub fn expire(&mut self, now: Instant) {
+    /// Ends sessions that are silent, and presumptions. To be called at least every [`HEARTBEAT_INTERVAL`]. Returns the brokers
+    /// of the sessions that have ended: whatever else is said in them does not count, so they have to begin new ones.
+    pub fn expire(&mut self, now: Instant) -> Vec<BrokerId> {
+        let mut silent = Vec::new();
         let stood_still = now.duration_since(self.checked) > HEARTBEAT_INTERVAL + STOOD_STILL;
         self.checked = now;
         for row in self.rows.values_mut() {
@@ -115,10 +117,12 @@ impl Registry {
                 } else if now.duration_since(session.heard) >= SESSION_TIMEOUT {
                     row.session = None;
                     row.presumed = None;
+                    silent.push(row.broker.id);
                 }
             }
             row.presumed = row.presumed.filter(|&until| now < until);
         }
+        silent
     }
 
     /// Those that may lead. Never empty.
@@ -236,9 +240,11 @@ mod tests {
         assert_eq!(registry.candidates(), ids(&[1, 2]));
         registry.expire(second(23));
         assert_eq!(registry.candidates(), ids(&[1, 2]), "20 s without a look at the clock");
-        for count in 24..=26 {
-            registry.expire(second(count));
-        }
+        assert_eq!(registry.expire(second(24)), []);
+        assert_eq!(registry.expire(second(25)), []);
+        assert_eq!(registry.expire(second(26)), [BrokerId(1), BrokerId(2)], "their streams are to be closed");
+        assert!(!registry.heard(BrokerId(2), TWO, true, false, second(27)), "it has to begin a new session");
+        registry.expire(second(27));
         assert_eq!(registry.candidates(), ids(&[1]), "the controller stays, whatever is heard of it");
     }
 

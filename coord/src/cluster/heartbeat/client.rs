@@ -203,8 +203,11 @@ impl Client {
         let first = BrokerMessage { registration, ..self.status.message() };
         let full = |_| tonic::Status::unavailable("the transport takes no messages");
         messages.try_send(first).map_err(full)?;
-        let opening = HeartbeatClient::new(channel).session(ReceiverStream::new(outbound)).await;
-        let mut inbound = opening?.into_inner();
+        // A connection may carry nothing although it was made.
+        let opening =
+            timeout(SESSION_TIMEOUT, HeartbeatClient::new(channel).session(ReceiverStream::new(outbound))).await;
+        let silent = |_| tonic::Status::deadline_exceeded("the controller does not answer");
+        let mut inbound = opening.map_err(silent)??.into_inner();
         let mut beat = interval(HEARTBEAT_INTERVAL);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let talk = async {

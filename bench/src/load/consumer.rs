@@ -1,0 +1,104 @@
+//! The consumer: reads all partitions of the current topic, and judges what it reads.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use kaas_proto::kafka::ErrorCode;
+use kaas_proto::kafka::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
+use kaas_proto::kafka::messages::{FetchRequest, FetchResponse};
+use kaas_proto::record::{Batches, RecordSet};
+use kaas_proto::types::{Offset, PartitionIndex, TopicId};
+
+use super::producer::value_of;
+use super::{Shared, lock};
+use crate::client::Client;
+
+/// With topic ids.
+const VERSION: i16 = 13;
+/// Between two rounds.
+const PAUSE: Duration = Duration::from_millis(20);
+/// A leader that does not answer in this time is asked again on another connection.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Of one batch, decompressed.
+const MAX_BATCH_BYTES: usize = 1 << 20;
+
+/// Consumes until the load stops.
+pub(super) fn run(shared: &Shared) {
+    let mut connections: BTreeMap<SocketAddr, Client> = BTreeMap::new();
+    while !shared.stopping() {
+        let mut by_leader: BTreeMap<SocketAddr, (TopicId, Vec<i32>)> = BTreeMap::new();
+        for (partition, leader) in lock(&shared.leaders).all() {
+            by_leader.entry(leader.address).or_insert((leader.topic, Vec::new())).1.push(partition);
+        }
+        connections.retain(|address, _| by_leader.contains_key(address));
+        for (address, (topic, partitions)) in by_leader {
+            let client = connections.remove(&address).map_or_else(|| Client::connect(address), Ok);
+            let fetched = client.and_then(|mut client| {
+                client.stream().set_read_timeout(Some(PATIENCE))?;
+                Ok((client.call(VERSION, &request(shared, topic, &partitions))?, client))
+            });
+            // A leader that is gone is replaced; who it is then is told by metadata.
+            if let Ok((response, client)) = fetched {
+                connections.insert(address, client);
+                take(shared, topic, &response);
+            }
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn request(shared: &Shared, topic: TopicId, partitions: &[i32]) -> FetchRequest {
+    let consumed = lock(&shared.consumed);
+    let partition = |&partition: &i32| FetchPartition {
+        partition: PartitionIndex(partition),
+        fetch_offset: consumed.get(&(topic, partition)).copied().unwrap_or(Offset(0)),
+        partition_max_bytes: 1 << 20,
+        ..Default::default()
+    };
+    let partitions = partitions.iter().map(partition).collect();
+    let topics = vec![FetchTopic { topic_id: topic, partitions, ..Default::default() }];
+    FetchRequest { max_wait_ms: 0, min_bytes: 1, max_bytes: 50 << 20, topics, ..FetchRequest::default() }
+}
+
+fn take(shared: &Shared, topic: TopicId, response: &FetchResponse) {
+    for row in response.responses.iter().flat_map(|topic| &topic.partitions) {
+        let partition = row.partition_index.0;
+        let mut consumed = lock(&shared.consumed);
+        let next = consumed.entry((topic, partition)).or_insert(Offset(0));
+        if let Err(error) = judge(topic, row, next) {
+            let next = *next;
+            drop(consumed);
+            shared.violation(format!("partition {partition} of {topic}, read at {next}: {error:#}"));
+        }
+    }
+}
+
+/// Moves `next` behind the records of a row, if they are those that are due.
+fn judge(topic: TopicId, row: &PartitionData, next: &mut Offset) -> Result<()> {
+    match row.error_code {
+        ErrorCode::None => {}
+        ErrorCode::OffsetOutOfRange => bail!("out of range: {}..{}", row.log_start_offset, row.high_watermark),
+        // Somebody else leads, or the topic is gone.
+        _ => return Ok(()),
+    }
+    let joined = row.records.parts().concat();
+    for batch in Batches::new(&joined) {
+        let records = RecordSet::read(batch?, MAX_BATCH_BYTES)?;
+        for record in records.iter() {
+            let record = record?;
+            let offset = records.offset(&record);
+            if offset < *next {
+                continue;
+            }
+            ensure!(offset == *next, "the next record is at {offset}");
+            let key = std::str::from_utf8(record.key.context("a record has a key")?)?;
+            ensure!(key.parse() == Ok(offset.0), "record {key} is at offset {offset}");
+            let value = record.value.unwrap_or_default();
+            ensure!(value == value_of(topic, row.partition_index.0), "of {:?}", String::from_utf8_lossy(value));
+            *next = offset.plus(1);
+        }
+    }
+    Ok(())
+}

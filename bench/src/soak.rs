@@ -1,0 +1,92 @@
+//! Scenarios, again and again with random timing: what goes wrong, and how long partitions are without service.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use kaas_bench::scenario::{Gap, Scenario, Stage};
+
+/// Which scenarios, how often.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SoakOptions {
+    /// The broker; for timings build it with `cargo build --release`.
+    #[arg(long, default_value = "target/release/kaas")]
+    binary: std::path::PathBuf,
+    #[arg(long, default_value_t = 100)]
+    repetitions: u64,
+    /// Only this one; repeatable. Default: all.
+    #[arg(long)]
+    scenario: Vec<Scenario>,
+    /// Of the first repetition; the next ones have the seeds that follow.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many seconds a paused broker stands still.
+    #[arg(long, default_value_t = 20)]
+    pause_seconds: u64,
+}
+
+/// By step, and whether the leader has changed in it.
+type Waits = BTreeMap<(&'static str, bool), Vec<Duration>>;
+
+/// Runs the scenarios, each on a cluster of its own, and prints a table of each.
+///
+/// # Errors
+/// There were violations.
+pub(crate) fn print(directory: &Path, options: &SoakOptions) -> Result<()> {
+    let all = Scenario::value_variants();
+    let scenarios = if options.scenario.is_empty() { all } else { &options.scenario };
+    println!("time between two acknowledgements of a partition, the longest of each step");
+    let mut violations = 0;
+    for &scenario in scenarios {
+        violations += soak(directory, options, scenario)?;
+    }
+    if violations > 0 {
+        bail!("{violations} violations");
+    }
+    Ok(())
+}
+
+fn soak(directory: &Path, options: &SoakOptions, scenario: Scenario) -> Result<u64> {
+    let pause = Duration::from_secs(options.pause_seconds);
+    let start = || Stage::start(scenario, &options.binary, directory, pause);
+    let (mut waits, mut violations, mut records) = (Waits::new(), 0, 0);
+    let mut stage = start()?;
+    for seed in options.seed..options.seed + options.repetitions {
+        match stage.repeat(seed) {
+            Ok(gaps) => gaps.iter().for_each(|gap| note(&mut waits, gap)),
+            Err(violation) => {
+                violations += 1;
+                println!(
+                    "VIOLATION in {scenario}: run it again with --scenario {scenario} --seed {seed}\n{violation:#}"
+                );
+                stage = start()?;
+            }
+        }
+    }
+    match stage.finish() {
+        Ok(acknowledged) => records += acknowledged,
+        Err(violation) => {
+            violations += 1;
+            println!("VIOLATION in {scenario}, at the end: {violation:#}");
+        }
+    }
+    let repetitions = options.repetitions;
+    println!(
+        "\n{scenario}: {repetitions} repetitions, {violations} violations, {records} records at the end all there once"
+    );
+    println!("{:<16} {:<14} {:>8} {:>10} {:>10} {:>10}", "step", "leader", "waits", "p50", "p99", "max");
+    for ((step, moved), mut waits) in waits {
+        waits.sort_unstable();
+        let at = |share: usize| waits.get((waits.len() * share / 100).min(waits.len().saturating_sub(1)));
+        let [p50, p99, max] = [50, 99, 100].map(|share| at(share).copied().unwrap_or_default());
+        let leader = if moved { "changes" } else { "stays" };
+        println!("{step:<16} {leader:<14} {:>8} {p50:>10.1?} {p99:>10.1?} {max:>10.1?}", waits.len());
+    }
+    Ok(violations)
+}
+
+fn note(waits: &mut Waits, gap: &Gap) {
+    waits.entry((gap.step, gap.moved)).or_default().push(gap.waited);
+}
