@@ -5,10 +5,12 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::path::Path;
+use std::time::Duration;
 
 use kaas_bench::broker::wait_until;
 use kaas_bench::client::Client;
 use kaas_bench::cluster::Cluster;
+use kaas_bench::scenario::{Scenario, Stage};
 use kaas_bench::tester::{Tester, connect};
 
 fn start(brokers: i32) -> Cluster {
@@ -39,37 +41,63 @@ fn three_brokers_are_one_cluster() {
     }
 }
 
-#[test]
-fn a_killed_broker_is_replaced_and_nothing_is_lost() {
-    let mut cluster = start(3);
-    client(&cluster).create_topic("t", 6, &[]).unwrap();
-    let mut tester = Tester::new(&cluster, "t");
-    (0..10).for_each(|_| tester.produce(6).unwrap());
-    let follower = cluster.follower().unwrap();
-    cluster.kill(follower).unwrap();
-    (0..10).for_each(|_| tester.produce(6).unwrap());
-    cluster.wait_until_even(2).unwrap();
-    cluster.add(follower).unwrap();
-    tester.bootstrap(cluster.brokers.values());
-    cluster.wait_until_even(3).unwrap();
-    (0..10).for_each(|_| tester.produce(6).unwrap());
-    tester.check().unwrap();
+/// Each with a producer and a consumer throughout; `kaas-bench soak` has them again and again.
+fn happens(scenario: Scenario, seeds: &[u64]) {
+    // Long enough for three heartbeats and the Lease to be missed.
+    let pause = Duration::from_secs(5);
+    let (binary, directory) = (Path::new(env!("CARGO_BIN_EXE_kaas")), Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let mut stage = Stage::start(scenario, binary, directory, pause).unwrap();
+    for &seed in seeds {
+        stage.repeat(seed).unwrap();
+    }
+    assert!(stage.finish().unwrap() > 0);
 }
 
 #[test]
-fn a_killed_controller_is_replaced_and_nothing_is_lost() {
-    let mut cluster = start(3);
-    client(&cluster).create_topic("t", 6, &[]).unwrap();
-    let mut tester = Tester::new(&cluster, "t");
-    (0..10).for_each(|_| tester.produce(6).unwrap());
-    let (former, epoch) = (cluster.controller().unwrap(), cluster.assignment().unwrap().controller_epoch);
-    cluster.kill(former).unwrap();
-    (0..10).for_each(|_| tester.produce(6).unwrap());
-    cluster.wait_until_even(2).unwrap();
-    let assignment = cluster.assignment().unwrap();
-    assert!(assignment.controller.0 != former && assignment.controller_epoch > epoch);
-    client(&cluster).create_topic("u", 2, &[]).unwrap();
-    tester.check().unwrap();
+fn a_broker_is_killed() {
+    happens(Scenario::KillBroker, &[1, 2]);
+}
+
+#[test]
+fn the_controller_is_killed() {
+    happens(Scenario::KillController, &[1]);
+}
+
+#[test]
+fn a_broker_stands_still() {
+    happens(Scenario::PauseBroker, &[1]);
+}
+
+#[test]
+fn the_controller_stands_still() {
+    happens(Scenario::PauseController, &[1]);
+}
+
+#[test]
+fn all_are_restarted_one_after_the_other() {
+    happens(Scenario::RollingRestart, &[1]);
+}
+
+#[test]
+fn three_become_five_become_three() {
+    happens(Scenario::Scale, &[1]);
+}
+
+#[test]
+fn a_topic_is_recreated_under_load() {
+    happens(Scenario::RecreateTopic, &[1, 2]);
+}
+
+#[test]
+fn two_controllers_race() {
+    // With this seed the former one does put its assignment into place.
+    happens(Scenario::RacingControllers, &[2]);
+}
+
+#[test]
+fn a_stream_is_cut() {
+    // Held back, and silent.
+    happens(Scenario::CutStream, &[2, 4]);
 }
 
 #[test]
@@ -97,29 +125,6 @@ fn a_broker_that_is_told_to_stop_hands_over_first() {
     tester.bootstrap(cluster.brokers.values());
     cluster.wait_until_even(1).unwrap();
     tester.check().unwrap();
-}
-
-#[test]
-fn a_controller_that_stood_still_rolls_nothing_back() {
-    let cluster = start(3);
-    client(&cluster).create_topic("t", 6, &[]).unwrap();
-    let mut tester = Tester::new(&cluster, "t");
-    (0..5).for_each(|_| tester.produce(6).unwrap());
-    let (former, epoch) = (cluster.controller().unwrap(), cluster.assignment().unwrap().controller_epoch);
-    let paused = &cluster.brokers[&former];
-    paused.signal("STOP").unwrap();
-    wait_until("another one is the controller", || {
-        Ok(cluster.assignment().is_ok_and(|assignment| assignment.controller_epoch > epoch))
-    })
-    .unwrap();
-    tester.bootstrap(cluster.brokers.iter().filter(|(id, _)| **id != former).map(|(_, broker)| broker));
-    (0..5).for_each(|_| tester.produce(6).unwrap());
-    paused.signal("CONT").unwrap();
-    cluster.wait_until_even(3).unwrap();
-    (0..5).for_each(|_| tester.produce(6).unwrap());
-    tester.check().unwrap();
-    assert!(cluster.assignment().unwrap().controller_epoch > epoch);
-    assert_ne!(cluster.controller().unwrap(), former);
 }
 
 #[test]
