@@ -1,7 +1,7 @@
 """Which clients there are, how each is started, and which cases it runs."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -42,12 +42,21 @@ TOOL_CASES = {
     "api_versions": "`kafka-broker-api-versions`",
 }
 
+CLUSTER_CASES = {
+    "killed_broker": "an idempotent producer and a group of two while a broker of three is killed and comes back",
+    "rolling_restart": "the same while all three are told to stop and started again, one after the other",
+}
+
 
 @dataclass(frozen=True)
 class Client:
     name: str
     command: tuple[str, ...]
     cases: tuple[str, ...] = CASES
+    #: Heads a table of its own, with a text for each case.
+    title: str = ""
+    texts: dict[str, str] = field(default_factory=dict)
+    brokers: int = 1
 
 
 PYTHON = str(DEPENDENCIES / "venv" / "bin" / "python")
@@ -76,5 +85,6 @@ CLIENTS = (
     Client("kafka-clients", (*JAVA, "Cases")),
     Client("franz-go", (str(DEPENDENCIES / "go" / "franz"),)),
     Client("sarama", (str(DEPENDENCIES / "go" / "sarama"),)),
-    Client("kafka-tools", python("tools.py"), tuple(TOOL_CASES)),
+    Client("kafka-tools", python("tools.py"), tuple(TOOL_CASES), "command line tools", TOOL_CASES),
+    Client("cluster", python("cluster_cases.py"), tuple(CLUSTER_CASES), "three brokers, confluent-kafka", CLUSTER_CASES, 3),
 )

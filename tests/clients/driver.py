@@ -16,6 +16,7 @@ from pathlib import Path
 import table
 from broker import Broker, BrokerDied
 from catalogue import CLIENTS, REPOSITORY, TARGET, Client
+from cluster import Cluster
 
 #: No case needs a third of this on two busy cores.
 CASE_SECONDS = 240
@@ -52,7 +53,10 @@ class Suite:
         self.strict_stop = not options.broker
         self.directory = TARGET / "test-results" / client.name
         command = options.broker or KAAS.format(binary=options.kaas)
-        self.broker = Broker(command, self.directory, chooses_port=not options.broker)
+        if client.brokers > 1:
+            self.broker = Cluster(options.kaas, self.directory, client.brokers)
+        else:
+            self.broker = Broker(command, self.directory, chooses_port=not options.broker)
         self.report = Report(client)
 
     def run(self) -> Report:
@@ -110,8 +114,11 @@ class Suite:
             word, _, rest = line.partition(" ")
             if word == "VERSION":
                 self.report.version = rest
-            elif word == "KILL":
-                self.broker.kill_and_restart()
+            elif word in ("KILL", "RESTART"):
+                if word == "KILL":
+                    self.broker.kill_and_restart()
+                else:
+                    self.broker.restart_all()
                 process.stdin.write("RESTARTED\n")
                 process.stdin.flush()
             elif word == "CASE":

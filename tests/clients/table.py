@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from catalogue import CASES, TOOL_CASES
+from catalogue import CASES
 
 if TYPE_CHECKING:
     from driver import Report
@@ -27,8 +27,8 @@ def render(reports: list[Report]) -> str:
     lines += ["", *(f"{number}. {note}" for number, note in enumerate(notes, 1))]
     for report in reports:
         if report.client.cases != CASES:
-            lines += ["", f"| command line tools {report.version} | |", "|---|:-:|"]
-            lines += [f"| {TOOL_CASES[case]} | {cell(report, case, notes)} |" for case in report.client.cases]
+            lines += ["", f"| {report.client.title} {report.version} | |", "|---|:-:|"]
+            lines += [f"| {report.client.texts[case]} | {cell(report, case, notes)} |" for case in report.client.cases]
     return "\n".join(lines).replace("\n\n\n", "\n\n")
 
 

@@ -20,7 +20,16 @@ def say(line: str) -> None:
 
 def kill_broker() -> None:
     """Asks the driver to kill -9 the broker and to start it again; returns when it answers."""
-    say("KILL")
+    ask("KILL")
+
+
+def restart_brokers() -> None:
+    """Asks the driver to restart one broker after the other; returns when all are ready."""
+    ask("RESTART")
+
+
+def ask(what: str) -> None:
+    say(what)
     answer = sys.stdin.readline().strip()
     if answer != "RESTARTED":
         raise RuntimeError(f"the driver answered {answer!r} instead of RESTARTED")
