@@ -53,7 +53,7 @@ impl RawFile {
     /// `count` writes of `size` bytes, one after another. Overwriting starts at offset 0 of what was extended before.
     pub(crate) fn run(&mut self, target: Target, size: usize, count: usize) -> Result<RawRun> {
         let buffer = aligned(size);
-        let content = &buffer[buffer.as_ptr().align_offset(ALIGNMENT)..][..size];
+        let content = aligned_part(&buffer, size);
         let mut latency_ns = Histogram::new(3)?;
         let begin = Instant::now();
         for index in 0..count {
@@ -68,9 +68,21 @@ impl RawFile {
         }
         Ok(RawRun { latency_ns, elapsed: begin.elapsed(), bytes: (count * size) as u64 })
     }
-}
 
-impl RawFile {
+    /// So many extending writes of `size` bytes, each to the next of these files.
+    pub(crate) fn append_in_turn(files: &mut [Self], size: usize, count: usize) -> Result<Duration> {
+        let buffer = aligned(size);
+        let content = aligned_part(&buffer, size);
+        let files_in_turn = files.len();
+        let begin = Instant::now();
+        for index in 0..count {
+            let file = &mut files[index % files_in_turn];
+            file.file.write_all_at(content, file.end).with_context(|| format!("write to {}", file.path.display()))?;
+            file.end += size as u64;
+        }
+        Ok(begin.elapsed())
+    }
+
     /// Reads of one block at the end of an empty file: how a fence is asked.
     pub(crate) fn ask(&self, count: usize) -> Result<Histogram<u64>> {
         let empty = tempfile::Builder::new().prefix("raw-").tempfile_in(self.path.parent().context("a parent")?)?;
@@ -90,6 +102,10 @@ impl RawFile {
 /// At least `size` bytes behind some aligned position.
 fn aligned(size: usize) -> Vec<u8> {
     vec![0x5a; size + ALIGNMENT]
+}
+
+fn aligned_part(buffer: &[u8], size: usize) -> &[u8] {
+    &buffer[buffer.as_ptr().align_offset(ALIGNMENT)..][..size]
 }
 
 pub(crate) fn print(dir: &Path) -> Result<()> {

@@ -1,4 +1,5 @@
-//! Appends to one partition and to a thousand: the same load, in group commits of the same size.
+//! Appends to one partition and to a thousand: the same load, in group commits of the same size. Beside it, raw writes of that size to one
+//! file and to a thousand: what of the difference is the file system's.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::shard::{BenchShard, make_directories, on_shard};
+use crate::raw::RawFile;
 
 const PARTITIONS: i32 = 1000;
 const COMMIT_BYTES: [usize; 3] = [4 << 10, 64 << 10, 512 << 10];
@@ -14,26 +16,34 @@ const ROUNDS: usize = 7;
 const ROUND_BYTES: [usize; 3] = [4 << 20, 32 << 20, 96 << 20];
 
 pub(super) fn print(dir: &Path) -> Result<()> {
-    println!("appends, one commit at a time      1 partition   {PARTITIONS} partitions   ratio (target at least 0.90)");
+    println!(
+        "appends, one commit at a time     1 partition   {PARTITIONS} partitions   ratio (target 0.90)   raw ratio   kaas / raw"
+    );
     for (commit_bytes, round_bytes) in COMMIT_BYTES.into_iter().zip(ROUND_BYTES) {
         let root = tempfile::tempdir_in(dir)?;
         make_directories(root.path(), PARTITIONS + 1)?;
-        let (one, many) = on_shard(root.path(), move |shard| async move {
+        let raw_root = root.path().to_owned();
+        let [one, many, raw_one, raw_many] = on_shard(root.path(), move |shard| async move {
             shard.lead_all(PARTITIONS + 1, 1).await?;
             // The first commit of a partition makes its segment.
             for partition in 0..=PARTITIONS {
                 shard.append(partition, shard.batch(1000)).await?;
             }
-            let mut times = (Vec::new(), Vec::new());
+            let mut times = [const { Vec::new() }; 4];
+            let mut raw_one = [RawFile::create(&raw_root)?];
+            let mut raw_many = (0..PARTITIONS).map(|_| RawFile::create(&raw_root)).collect::<Result<Vec<_>>>()?;
             let mut next = 0;
             for _ in 0..ROUNDS {
                 let count = round_bytes / commit_bytes;
-                times.0.push(round(&shard, commit_bytes, count, || PARTITIONS).await?);
+                times[0].push(round(&shard, commit_bytes, count, || PARTITIONS).await?);
                 let in_turn = || {
                     next = (next + 1) % PARTITIONS;
                     next
                 };
-                times.1.push(round(&shard, commit_bytes, count, in_turn).await?);
+                times[1].push(round(&shard, commit_bytes, count, in_turn).await?);
+                // On the shard's own thread, which has nothing to do meanwhile.
+                times[2].push(RawFile::append_in_turn(&mut raw_one, commit_bytes, count)?);
+                times[3].push(RawFile::append_in_turn(&mut raw_many, commit_bytes, count)?);
             }
             Ok(times)
         })?;
@@ -43,7 +53,12 @@ pub(super) fn print(dir: &Path) -> Result<()> {
             Ok(round_bytes as f64 / times.get(times.len() / 2).context("rounds")? / 1e6)
         };
         let (one, many) = (rate(&one)?, rate(&many)?);
-        println!("  {:>4} KiB{one:>28.1} MB/s{many:>15.1} MB/s{:>9.2}", commit_bytes >> 10, many / one);
+        let (ratio, raw_ratio) = (many / one, rate(&raw_many)? / rate(&raw_one)?);
+        println!(
+            "  {:>4} KiB{one:>27.1} MB/s{many:>14.1} MB/s{ratio:>15.2}{raw_ratio:>18.2}{:>13.2}",
+            commit_bytes >> 10,
+            ratio / raw_ratio,
+        );
     }
     Ok(())
 }
