@@ -102,3 +102,52 @@ fn judge(topic: TopicId, row: &PartitionData, next: &mut Offset) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+    use kaas_proto::record::BatchBuilder;
+    use kaas_proto::types::TimestampMs;
+
+    use super::*;
+
+    const TOPIC: TopicId = TopicId([1; 16]);
+
+    fn batch(base_offset: i64, numbers: &[i64], partition: i32) -> Vec<u8> {
+        let mut builder = BatchBuilder::new().base_offset(Offset(base_offset));
+        for number in numbers {
+            let (key, value) = (number.to_string(), value_of(TOPIC, partition));
+            builder.push(TimestampMs(1), Some(key.as_bytes()), Some(&value), &[]);
+        }
+        builder.build().to_vec()
+    }
+
+    /// Where the consumer goes on after it has read these batches from offset 2, or what it finds wrong.
+    fn read(batches: &[Vec<u8>]) -> Result<i64, String> {
+        let records = bytes::Bytes::from(batches.concat()).into();
+        let row = PartitionData { records, ..PartitionData::default() };
+        let mut next = Offset(2);
+        judge(TOPIC, &row, &mut next).map_err(|error| error.to_string())?;
+        Ok(next.0)
+    }
+
+    #[test]
+    fn each_record_is_due_at_its_own_offset() {
+        assert_eq!(read(&[]), Ok(2));
+        assert_eq!(read(&[batch(2, &[2, 3], 0), batch(4, &[4], 0)]), Ok(5));
+        assert_eq!(read(&[batch(1, &[1, 2], 0)]), Ok(3), "a batch begins before what was asked for");
+        assert_eq!(read(&[batch(2, &[2], 0), batch(3, &[2], 0)]), Err("record 2 is at offset 3".to_owned()), "twice");
+        assert_eq!(read(&[batch(2, &[3], 0), batch(3, &[2], 0)]), Err("record 3 is at offset 2".to_owned()), "order");
+        assert_eq!(read(&[batch(2, &[3], 0)]), Err("record 3 is at offset 2".to_owned()), "one is lost");
+        assert_eq!(read(&[batch(3, &[3], 0)]), Err("the next record is at 3".to_owned()), "offsets are left out");
+        assert!(read(&[batch(2, &[2], 1)]).unwrap_err().starts_with("of "), "another partition's");
+    }
+
+    #[test]
+    fn what_was_read_does_not_get_out_of_range() {
+        let row = |error_code| PartitionData { error_code, ..PartitionData::default() };
+        assert!(judge(TOPIC, &row(ErrorCode::OffsetOutOfRange), &mut Offset(2)).is_err());
+        assert!(judge(TOPIC, &row(ErrorCode::NotLeaderOrFollower), &mut Offset(2)).is_ok());
+    }
+}

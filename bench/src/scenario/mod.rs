@@ -1,0 +1,163 @@
+//! What can happen to a cluster, each with a load throughout: used by short tests and by the soak command alike.
+
+mod actions;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use kaas_proto::format::assignment::AssignedPartition;
+use tempfile::TempDir;
+
+use crate::cluster::{Around, Cluster};
+use crate::load::Load;
+use crate::random::Random;
+use crate::rename_pause::RenamePause;
+
+const TOPIC: &str = "load";
+const BROKERS: i32 = 3;
+const PARTITIONS: i32 = 6;
+/// Something happens up to so long after what happened before.
+const LONGEST_DELAY: Duration = Duration::from_millis(500);
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Scenario {
+    /// `kill -9` of a broker that is not the controller, and a new start.
+    KillBroker,
+    /// `kill -9` of the controller, and a new start.
+    KillController,
+    /// A broker that is not the controller stands still for a while (SIGSTOP, SIGCONT).
+    PauseBroker,
+    /// The controller stands still for a while.
+    PauseController,
+    /// One broker after the other is told to stop (SIGTERM), and started again.
+    RollingRestart,
+    /// Two brokers come, and two are told to leave.
+    Scale,
+    /// The topic is deleted and made anew.
+    RecreateTopic,
+    /// The controller stands still right before it puts an assignment into place, and does so when another one has written.
+    RacingControllers,
+    /// A broker's stream to the controller is cut, while both see the volume.
+    CutStream,
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.to_possible_value().expect("no scenario is skipped").get_name())
+    }
+}
+
+/// How long a partition was without service during a step of a scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Gap {
+    pub step: &'static str,
+    /// The partition has another leader, or the same one anew.
+    pub moved: bool,
+    pub waited: Duration,
+}
+
+/// A cluster with a load, on which a scenario is repeated.
+#[derive(Debug)]
+pub struct Stage {
+    scenario: Scenario,
+    cluster: Cluster,
+    load: Load,
+    /// Kept for as long as brokers may load it.
+    _library: Option<TempDir>,
+    /// How long a broker that is paused stands still.
+    pause: Duration,
+    gaps: Vec<Gap>,
+}
+
+impl Stage {
+    /// Starts a cluster and the load. The brokers' files are made below `directory`.
+    ///
+    /// # Errors
+    /// What the brokers logged instead.
+    pub fn start(scenario: Scenario, binary: &Path, directory: &Path, pause: Duration) -> Result<Self> {
+        let mut library = None;
+        let around = match scenario {
+            Scenario::RacingControllers => {
+                let built = RenamePause::build(library.insert(tempfile::tempdir_in(directory)?).path())?;
+                Around { rename_pause: Some(built), ..Around::default() }
+            }
+            Scenario::CutStream => Around { proxies: Some(BTreeMap::new()), ..Around::default() },
+            _ => Around::default(),
+        };
+        let cluster = Cluster::start_within(binary, directory, around, BROKERS)?;
+        let load = Load::start(&cluster, TOPIC, PARTITIONS)?;
+        let stage = Self { scenario, cluster, load, _library: library, pause, gaps: Vec::new() };
+        stage.settle(BROKERS)?;
+        Ok(stage)
+    }
+
+    /// Lets it happen once, at times that follow from the seed, and checks everything that was acknowledged.
+    ///
+    /// # Errors
+    /// A violation, or a cluster that does not recover; with all that the brokers have logged.
+    pub fn repeat(&mut self, seed: u64) -> Result<Vec<Gap>> {
+        let mut random = Random::of(seed);
+        let happened =
+            self.happen(&mut random).and_then(|()| self.load.check()).and_then(|()| self.cluster.check_followed());
+        happened.with_context(|| format!("{}, seed {seed}\n{}", self.scenario, self.cluster.logs()))?;
+        Ok(std::mem::take(&mut self.gaps))
+    }
+
+    /// The last check. Returns how many records were acknowledged.
+    ///
+    /// # Errors
+    /// A violation.
+    pub fn finish(self) -> Result<u64> {
+        let Self { scenario, cluster, load, .. } = self;
+        load.finish().with_context(|| format!("{scenario}\n{}", cluster.logs()))
+    }
+
+    fn happen(&mut self, random: &mut Random) -> Result<()> {
+        actions::delay(random);
+        match self.scenario {
+            Scenario::KillBroker => self.kill(random, Cluster::follower),
+            Scenario::KillController => self.kill(random, Cluster::controller),
+            Scenario::PauseBroker => self.pause(random, Cluster::follower),
+            Scenario::PauseController => self.pause(random, Cluster::controller),
+            Scenario::RollingRestart => self.restart_all(random),
+            Scenario::Scale => self.scale(random),
+            Scenario::RecreateTopic => self.recreate_topic(random),
+            Scenario::RacingControllers => self.race(random),
+            Scenario::CutStream => self.cut(random),
+        }
+    }
+
+    fn settle(&self, brokers: i32) -> Result<()> {
+        self.cluster.wait_until_even(brokers)?;
+        self.load.wait_for_progress()
+    }
+
+    fn rows(&self) -> Result<Vec<AssignedPartition>> {
+        let rows = self.cluster.assignment()?.partitions;
+        Ok(rows.into_iter().filter(|row| &*row.topic == TOPIC).collect())
+    }
+
+    /// Does something, waits until all partitions are served, and notes how long they were not.
+    fn step(&mut self, step: &'static str, act: impl FnOnce(&mut Cluster, &Load) -> Result<()>) -> Result<()> {
+        let before = self.rows()?;
+        self.load.reset_gaps();
+        act(&mut self.cluster, &self.load).context(step)?;
+        self.load.wait_for_progress().context(step)?;
+        let after = self.rows()?;
+        ensure!(before.len() == after.len(), "{step}: {before:?} became {after:?}");
+        for ((before, after), waited) in before.iter().zip(&after).zip(self.load.gaps()) {
+            let same_topic = before.topic_id == after.topic_id;
+            ensure!(
+                !same_topic || before.epoch <= after.epoch,
+                "{step}: a leader epoch went back: {before:?}, {after:?}"
+            );
+            self.gaps.push(Gap { step, moved: !same_topic || before.epoch != after.epoch, waited });
+        }
+        Ok(())
+    }
+}
