@@ -13,6 +13,7 @@ pub mod format;
 pub mod group;
 pub mod inspect;
 pub mod log;
+pub mod log_limit;
 pub mod metrics;
 pub mod partition;
 pub mod planted;

@@ -118,6 +118,7 @@ counters! {
     recovered_bytes: Counter "kaas_partition_recovered_bytes_total", "Bytes that recovery read and verified.";
     watchers_displaced: Counter "kaas_watchers_displaced_total", "Long polls that ended early because too many waited.";
     producer_id_queue_full: Counter "kaas_producer_id_queue_full_total", "Requests for a producer id refused because too many waited.";
+    suppressed_log_lines: Counter "kaas_storage_log_lines_suppressed_total", "Log lines about failures of the volume that were only counted.";
     /// Set when collected.
     partitions_led: Gauge "kaas_partitions_led", "Partitions that this broker leads.";
     partitions_wanted: Gauge "kaas_partitions_wanted", "Partitions that this broker is told to lead.";

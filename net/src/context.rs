@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use kaas_core::env::MonotonicTime;
 use kaas_core::env::executor::monotonic_now;
+use kaas_core::log_limit::LogLimit;
 use kaas_core::shard::operation::ClientIdentity;
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::control::ControlRequest;
@@ -20,7 +21,6 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use crate::deadline;
 use crate::fetch_session::FetchSessions;
 use crate::limits::{ADMIN_TIMEOUT_MAX, Limits, UNRESERVED_FRAME_BYTES, WORKING_BYTES};
-use crate::log_limit::{LogLimit, Suppressed};
 use crate::memory::{self, Lease, MemoryBudget, RequestMemory};
 use crate::metrics::{Bound, NetMetrics};
 use crate::route::Router;
@@ -217,13 +217,6 @@ pub(crate) trait Handle: Request {
 /// How long an administrative request may take, as its client asks for within bounds.
 pub(crate) fn admin_timeout(timeout_ms: i32) -> Duration {
     Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0)).min(ADMIN_TIMEOUT_MAX)
-}
-
-/// Tells how many lines were not logged.
-pub(crate) fn tell(suppressed: Vec<Suppressed>) {
-    for Suppressed { cause, lines } in suppressed {
-        tracing::warn!(cause, lines, "more of the same was not logged");
-    }
 }
 
 /// The monotonic clock.

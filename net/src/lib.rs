@@ -24,7 +24,6 @@ mod in_flight;
 mod leaders;
 pub mod limits;
 pub mod listener;
-mod log_limit;
 mod memory;
 pub mod metrics;
 mod route;

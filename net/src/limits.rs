@@ -34,10 +34,6 @@ pub(crate) const FETCH_FLOOR_BYTES: usize = 64 * 1024;
 pub(crate) const ACCEPT_BACKLOG: i32 = 1024;
 /// How long accepting rests after an error such as too many open files.
 pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// Lines that are logged about one cause, such as connections that end for one reason, per shard and interval.
-pub(crate) const LOG_LINES_PER_CAUSE: u32 = 10;
-/// After this time what was not logged of a cause is told in one line, and the cause has its lines again.
-pub(crate) const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// While others wait for memory of requests, a connection that holds some and sends nothing for this time is closed.
 pub(crate) const PRESSED_RECEIVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often connections are looked at for that.

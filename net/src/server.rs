@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_lite::future;
+use kaas_core::log_limit::tell;
 use kaas_core::shard::operation::ShardPort;
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::control::ControlRequest;
@@ -18,7 +19,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::activity;
 use crate::close_reason::CloseReason;
 use crate::connection::Connection;
-use crate::context::{Client, ContextParts, ShardContext, now, tell};
+use crate::context::{Client, ContextParts, ShardContext, now};
 use crate::deadline::Deadline;
 use crate::limits::{ACCEPT_RETRY, Limits, PRESSED_SWEEP_INTERVAL};
 use crate::listener::{BoundListener, ShardListener};

@@ -35,6 +35,15 @@ pub async fn compact<E: Env>(
     config: &CompactionConfig,
     throttle: &mut Throttle,
 ) -> Result<(), CompactionError> {
+    let outcome = pass(candidate, config, throttle).await;
+    outcome.map_err(|error| candidate.leader.explain(error, &candidate.segments))
+}
+
+async fn pass<E: Env>(
+    candidate: &Candidate<E>,
+    config: &CompactionConfig,
+    throttle: &mut Throttle,
+) -> Result<(), CompactionError> {
     let leader = &candidate.leader;
     let env = leader.context.env();
     let first_dirty = &candidate.segments[candidate.backlog.first_dirty];

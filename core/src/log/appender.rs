@@ -23,6 +23,7 @@ use tracing::{debug, warn};
 use super::append_queue::{NextStep, Ticket, Waiting};
 use super::commit::{Commit, QueuedBatch, Stamp};
 use super::context::{FileOf, MAX_QUEUED_BYTES_OF_SHARD};
+use super::last_append::LastAppend;
 use super::led_log::{self, EndOfLog, LedLog, LogPosition, WriteHead};
 use super::persist;
 use super::segment::{OpenSegment, Segment};
@@ -191,7 +192,7 @@ impl<E: Env> LedLog<E> {
         let file = volume.open(&self.directory.join(name.log()), OpenMode::CreateNew).await?;
         volume.sync_directory(&self.directory).await?;
         let open = Rc::new(OpenSegment::new(file, SegmentIndex::new(base_offset)));
-        let segment = Segment::new(name, base_offset, None, self.context.env.wall_clock());
+        let segment = Segment::new(name, base_offset, None, LastAppend::Before(self.context.env.now()));
         segment.max_timestamp.set(Some(TimestampMs(-1)));
         segment.pin(Rc::clone(&open));
         self.segments.borrow_mut().push(Rc::clone(&segment));
@@ -212,7 +213,7 @@ impl<E: Env> LedLog<E> {
         segment.bytes.set(commit.end_position);
         let known = segment.max_timestamp.get().unwrap_or(TimestampMs(-1));
         segment.max_timestamp.set(commit.batches.iter().map(|batch| batch.max_timestamp).chain([known]).max());
-        segment.last_append.set(self.context.env.wall_clock());
+        segment.last_append.set(LastAppend::Before(self.context.env.now()));
         self.context.tail_cache.insert(self.id, segment.start, commit);
         let bytes = commit.end_position - commit.first_position;
         self.written.set(commit.next_offset);
@@ -237,7 +238,9 @@ impl<E: Env> LedLog<E> {
             self.queue.borrow_mut().forget_queued(self.written.get());
             return;
         }
-        warn!(directory = %self.directory.display(), epoch = %self.epoch(), %error, "a write failed, the epoch ends");
+        if self.context.may_log("write_failed") {
+            warn!(directory = %self.directory.display(), epoch = %self.epoch(), %error, "a write failed, the epoch ends");
+        }
         self.end_with(if is_full(error) {
             EndOfLog::VolumeFull
         } else {
@@ -337,7 +340,9 @@ impl<E: Env> LedLog<E> {
             Ok(Fence::Held) => {}
             Ok(Fence::Revoked(by)) => self.end_with(superseded(&by)),
             Err(error) => {
-                warn!(directory = %self.directory.display(), epoch = %self.epoch(), %error, "the fence can't be asked");
+                if self.context.may_log("ask_failed") {
+                    warn!(directory = %self.directory.display(), epoch = %self.epoch(), %error, "the fence can't be asked");
+                }
                 self.end_with(EndOfLog::Failed { reason: format!("the fence can't be asked: {error}").into() });
             }
         }

@@ -9,6 +9,7 @@ use super::read_ahead::ReadAhead;
 use super::segment::{MAX_OPEN_SEGMENTS, OpenSegments};
 use super::tail_cache::{LogId, TailCache};
 use crate::env::{Env, Volume};
+use crate::log_limit::LogLimit;
 use crate::metrics::Counters;
 
 /// Bytes that may wait for writes, in all logs of a shard together.
@@ -27,6 +28,7 @@ pub struct LogContext<E: Env> {
     pub read_ahead: ReadAhead,
     pub open_segments: OpenSegments<FileOf<E>>,
     pub counters: Rc<Counters>,
+    pub log_limit: LogLimit,
     /// Bytes that wait for writes, in all logs.
     pub queued_bytes: Cell<usize>,
     next_log: Cell<u64>,
@@ -42,9 +44,18 @@ impl<E: Env> LogContext<E> {
             read_ahead: ReadAhead::default(),
             open_segments: OpenSegments::new(MAX_OPEN_SEGMENTS),
             counters,
+            log_limit: LogLimit::default(),
             queued_bytes: Cell::new(0),
             next_log: Cell::new(0),
         })
+    }
+
+    /// Whether a line about this cause is to be logged, and not only counted.
+    #[must_use]
+    pub fn may_log(&self, cause: &'static str) -> bool {
+        let may = self.log_limit.admits(cause, self.env.now());
+        self.counters.suppressed_log_lines.add(u64::from(!may));
+        may
     }
 
     pub(super) fn next_log_id(&self) -> LogId {

@@ -8,6 +8,7 @@ pub mod appender;
 pub mod batch_check;
 pub mod commit;
 pub mod context;
+pub mod last_append;
 pub mod led_log;
 pub mod persist;
 pub mod read_ahead;

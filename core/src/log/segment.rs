@@ -13,6 +13,7 @@ use std::rc::{Rc, Weak};
 use kaas_proto::types::{Offset, TimestampMs};
 use tracing::debug;
 
+use super::last_append::LastAppend;
 use crate::env::{OpenMode, Volume};
 use crate::format::index::{self, SegmentIndex};
 use crate::format::segment_name::SegmentName;
@@ -50,8 +51,7 @@ pub struct Segment<F> {
     pub timestamp_from: Cell<Offset>,
     /// That of the first batch; `None` until somebody looked.
     pub first_timestamp: Cell<Option<TimestampMs>>,
-    /// When the last record was appended, as far as this broker knows.
-    pub last_append: Cell<TimestampMs>,
+    pub last_append: Cell<LastAppend>,
     /// The file was asked when it was written last.
     pub asked_file_time: Cell<bool>,
     /// An index that cost much to build and is on no volume.
@@ -85,7 +85,7 @@ impl<F> OpenSegment<F> {
 
 impl<F> Segment<F> {
     #[must_use]
-    pub fn new(name: SegmentName, start: Offset, end: Option<Offset>, last_append: TimestampMs) -> Rc<Self> {
+    pub fn new(name: SegmentName, start: Offset, end: Option<Offset>, last_append: LastAppend) -> Rc<Self> {
         Rc::new(Self {
             name,
             start,
@@ -272,8 +272,8 @@ mod tests {
     use kaas_proto::types::LeaderEpoch;
 
     use super::*;
-    use crate::env::Env;
     use crate::env::memory::MemoryEnv;
+    use crate::env::{Env, MonotonicTime};
 
     #[test]
     fn the_least_recently_used_is_closed() {
@@ -282,7 +282,14 @@ mod tests {
             let volume = env.volume();
             let segments: Vec<_> = (0..3)
                 .map(Offset)
-                .map(|base| Segment::new(SegmentName::appended(LeaderEpoch(1), base), base, None, TimestampMs(0)))
+                .map(|base| {
+                    Segment::new(
+                        SegmentName::appended(LeaderEpoch(1), base),
+                        base,
+                        None,
+                        LastAppend::Before(MonotonicTime(0)),
+                    )
+                })
                 .collect();
             for segment in &segments {
                 volume.write(Path::new(&segment.name.log()), vec![]).await.unwrap();

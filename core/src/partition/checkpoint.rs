@@ -79,7 +79,9 @@ impl<E: Env> Leader<E> {
             let pending = checkpointer.pending.take().expect("seen above");
             let leader = self.this();
             self.context.env().spawn(TaskClass::Background, async move {
-                if let Err(error) = leader.write_checkpoint(&pending).await {
+                if let Err(error) = leader.write_checkpoint(&pending).await
+                    && leader.context.log.may_log("checkpoint_failed")
+                {
                     warn!(directory = %leader.log().directory().display(), %error, "the checkpoint was not written");
                 }
                 leader.checkpointer.writing.set(false);

@@ -85,26 +85,34 @@ impl<E: Env> Leader<E> {
             min_lag_ms: config.min_compaction_lag_ms,
             max_lag_ms: config.max_compaction_lag_ms,
         };
+        let now = self.context.believed_now();
         let mut summaries = Vec::with_capacity(segments.len());
         for segment in &segments {
             let Some(end) = segment.end.get() else { break };
-            self.learn(segment, limits).await?;
+            self.learn(segment, limits).await.map_err(|error| self.explain(error, &segments))?;
             let max_timestamp = segment.max_timestamp.get().filter(|timestamp| timestamp.0 >= 0);
             summaries.push(SegmentSummary {
                 start: segment.start,
                 end,
                 bytes: segment.bytes.get(),
                 is_compacted: segment.is_compacted(),
-                max_timestamp: max_timestamp.unwrap_or(segment.last_append.get()),
+                max_timestamp: max_timestamp.unwrap_or_else(|| segment.last_append.get().by_wall_clock(env.now(), now)),
                 first_timestamp: segment.first_timestamp.get().unwrap_or(TimestampMs(-1)),
             });
         }
-        let Some(backlog) = backlog(&summaries, self.last_stable_offset(), limits, self.context.believed_now()) else {
+        let Some(backlog) = backlog(&summaries, self.last_stable_offset(), limits, now) else {
             return Ok(None);
         };
         segments.truncate(backlog.segments);
         summaries.truncate(backlog.segments);
         Ok(Some(Candidate { leader: self.this(), segments, summaries, backlog }))
+    }
+
+    /// What an error comes to: nothing is wrong if one of the segments was deleted meanwhile.
+    pub(crate) fn explain(&self, error: CompactionError, segments: &[Rc<Segment<FileOf<E>>>]) -> CompactionError {
+        let log_start = self.log().log_start();
+        let is_deleted = segments.iter().any(|segment| segment.end.get().is_some_and(|end| end <= log_start));
+        if is_deleted { CompactionError::Interrupted("retention was quicker") } else { error }
     }
 
     /// Finds out what the decision needs of a segment, and no more.
@@ -152,7 +160,9 @@ impl<E: Env> Leader<E> {
                 compaction.failures.set(doublings + 1);
                 let rest = FIRST_BACKOFF.saturating_mul(1 << doublings).min(MAX_BACKOFF);
                 self.context.log.counters.compaction_failures.add(1);
-                warn!(%directory, %error, retry_in_s = rest.as_secs(), "compaction failed; nothing is lost by it");
+                if self.context.log.may_log("compaction_failed") {
+                    warn!(%directory, %error, retry_in_s = rest.as_secs(), "compaction failed; nothing is lost by it");
+                }
                 rest
             }
         };
@@ -258,12 +268,13 @@ impl<E: Env> Leader<E> {
 
     /// Shows readers the compacted segment.
     fn switch(&self, written: Written, sources: &[Rc<Segment<FileOf<E>>>], to: Offset) {
-        let last_append = sources.iter().map(|segment| segment.last_append.get()).max().unwrap_or_default();
+        let Some(last) = sources.last() else { return };
+        let last_append = last.last_append.get();
         let segment = Segment::new(written.name, written.name.base_offset, Some(to), last_append);
         segment.bytes.set(written.bytes);
         segment.max_timestamp.set(Some(written.max_timestamp));
         segment.first_timestamp.set(Some(written.first_timestamp));
-        let rest = sources.last().filter(|last| last.end.get().is_some_and(|end| end > to)).map(|last| {
+        let rest = last.end.get().is_some_and(|end| end > to).then(|| {
             let rest = Segment::new(last.name, to, last.end.get(), last.last_append.get());
             rest.bytes.set(last.bytes.get());
             rest.max_timestamp.set(last.max_timestamp.get());

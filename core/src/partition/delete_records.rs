@@ -15,6 +15,7 @@ use super::leader::Leader;
 use super::retention::{RetentionLimits, SegmentSummary, log_start_after};
 use crate::env::{Env, TaskClass, Volume};
 use crate::log::context::FileOf;
+use crate::log::last_append::LastAppend;
 use crate::log::led_log::EndOfLog;
 use crate::log::segment::Segment;
 use crate::planted::{PlantedBug, is_planted};
@@ -94,16 +95,21 @@ impl<E: Env> Leader<E> {
         if let Some(limit_ms) = limits.time_ms
             && let Err(error) = self.learn_ages(limit_ms, now).await
         {
-            warn!(directory = %self.log().directory().display(), %error, "retention can't read a segment");
+            if self.context.log.may_log("retention_failed") {
+                warn!(directory = %self.log().directory().display(), %error, "retention can't read a segment");
+            }
             return;
         }
         let (log_start, high_watermark) = (self.log().log_start(), self.log().high_watermark());
-        let summaries: Vec<_> = self.log().segments().iter().map(|segment| self.summary(segment)).collect();
+        let summaries: Vec<_> = self.log().segments().iter().map(|segment| self.summary(segment, now)).collect();
         let new_start = log_start_after(&summaries, limits, log_start, high_watermark, now);
         if new_start > log_start {
             match self.raise_log_start(new_start).await {
                 Ok(_) => info!(directory = %self.log().directory().display(), %log_start, %new_start, "retention"),
-                Err(error) => warn!(directory = %self.log().directory().display(), %error, "retention has to wait"),
+                Err(error) if self.context.log.may_log("retention_failed") => {
+                    warn!(directory = %self.log().directory().display(), %error, "retention has to wait");
+                }
+                Err(_) => {}
             }
         }
     }
@@ -112,29 +118,29 @@ impl<E: Env> Leader<E> {
     async fn learn_ages(&self, limit_ms: i64, now: TimestampMs) -> io::Result<()> {
         for segment in self.log().segments() {
             self.learn_timestamp(&segment).await?;
-            let tells_age = self.summary(&segment).max_timestamp.is_some_and(|time| time <= now);
+            let tells_age = self.summary(&segment, now).max_timestamp.is_some_and(|time| time <= now);
             // What this leader appended it knows. Of others, whose records do not tell, the file does.
             if !tells_age && segment.name.epoch < self.epoch() && !segment.asked_file_time.replace(true) {
                 let path = self.log().directory().join(segment.name.log());
-                if let Some(modified) = self.context.env().volume().modified(&path).await? {
-                    segment.last_append.set(modified);
+                let modified = self.context.env().volume().modified(&path).await?;
+                // One of the two clocks is wrong if the file is from the future.
+                if let Some(modified) = modified.filter(|&modified| modified <= now) {
+                    segment.last_append.set(LastAppend::FileTime(modified));
                 }
             }
-            // From here on it grows older, also if the clock that it was appended by was wrong.
-            segment.last_append.set(segment.last_append.get().min(now));
-            if !self.summary(&segment).is_expired(limit_ms, now) {
+            if !self.summary(&segment, now).is_expired(limit_ms, now) {
                 break;
             }
         }
         Ok(())
     }
 
-    fn summary(&self, segment: &Segment<FileOf<E>>) -> SegmentSummary {
+    fn summary(&self, segment: &Segment<FileOf<E>>, now: TimestampMs) -> SegmentSummary {
         SegmentSummary {
             end_offset: segment.end.get().unwrap_or_else(|| self.log().log_end()),
             bytes: segment.bytes.get(),
             max_timestamp: segment.max_timestamp.get().filter(|&timestamp| timestamp > TimestampMs(-1)),
-            last_append: segment.last_append.get(),
+            last_append: segment.last_append.get().by_wall_clock(self.context.env().now(), now),
         }
     }
 }

@@ -129,7 +129,9 @@ impl<E: Env> Partition<E> {
                 self.superseded(epoch, by);
             }
             TakeoverEnd::Failed { reason, volume_full } => {
-                warn!(directory = %self.directory.display(), %reason, "the takeover failed");
+                if self.context.log.may_log("takeover_failed") {
+                    warn!(directory = %self.directory.display(), %reason, "the takeover failed");
+                }
                 self.context.log.counters.takeover_failures.add(1);
                 self.failed(reason, volume_full);
             }

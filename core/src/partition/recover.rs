@@ -22,6 +22,7 @@ use crate::format::manifest::{self, Manifest};
 use crate::format::partition_file::PartitionFile;
 use crate::format::producer_snapshot::{self, ProducerSnapshot};
 use crate::format::segment_name::SegmentName;
+use crate::log::last_append::LastAppend;
 use crate::log::recovery::{ScanEnd, ScanStart, ScanStop, scan};
 use crate::log::segment::Segment;
 use crate::metrics::Counters;
@@ -267,7 +268,7 @@ impl<E: Env> Recovery<'_, E> {
             .map(|range| {
                 let end = range.end.unwrap_or(log_end);
                 let end = if is_planted(PlantedBug::NoTruncation) { Offset(i64::MAX) } else { end };
-                let segment = Segment::new(range.segment, range.start, Some(end), now);
+                let segment = Segment::new(range.segment, range.start, Some(end), LastAppend::Before(self.env.now()));
                 if let Some((_, end, max_timestamp)) = found.iter().find(|(name, ..)| *name == range.segment) {
                     segment.bytes.set(end.position);
                     segment.max_timestamp.set(*max_timestamp);

@@ -11,7 +11,7 @@ pub struct SegmentSummary {
     pub bytes: u64,
     /// The largest timestamp of its records; `None` if it has none.
     pub max_timestamp: Option<TimestampMs>,
-    /// When its last record was appended, by the broker's clock or the file's.
+    /// When its last record was appended, by the clock that is believed or the file's.
     pub last_append: TimestampMs,
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Shard;
 use crate::env::{Env, TaskClass};
 use crate::group::operation::GroupOperation;
+use crate::log_limit::tell;
 use crate::partition::Partition;
 use crate::partition::action::Wanted;
 
@@ -87,7 +88,10 @@ impl<E: Env> Shard<E> {
         let (mut expiry_due, mut retention_due) = (EXPIRY_INTERVAL, self.0.config.retention_check_interval);
         loop {
             env.sleep(HOUSEKEEPING_INTERVAL).await;
+            let log_limit = &self.0.context.log.log_limit;
+            tell(log_limit.take_ended(env.now()));
             if *self.0.ended.borrow() {
+                tell(log_limit.take_all());
                 return;
             }
             for partition in self.partitions() {

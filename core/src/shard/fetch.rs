@@ -80,8 +80,10 @@ impl<E: Env> Shard<E> {
             }
             Ok(()) => run.finish(row),
             Err(error) => {
-                let directory = row.leader.log().directory().display();
-                tracing::warn!(%directory, offset = %row.wanted.offset, %error, "a fetch failed");
+                if self.0.context.log.may_log("fetch_failed") {
+                    let directory = row.leader.log().directory().display();
+                    tracing::warn!(%directory, offset = %row.wanted.offset, %error, "a fetch failed");
+                }
                 run.rows.push(Err(FetchError::Storage(error.to_string().into())));
             }
         }

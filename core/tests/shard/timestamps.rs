@@ -85,12 +85,27 @@ fn a_clock_that_stays_ahead_is_followed() {
 }
 
 #[test]
-fn a_clock_that_jumps_back_stops_no_roll() {
+fn a_clock_that_is_behind_for_a_moment_makes_nothing_older() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
         let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &topic_config(&[("segment.ms", "3600000")])).await;
-        broker.append(0, "a").await;
+        broker.lead(0, None, &topic_config(&[SMALL_SEGMENTS, ("retention.ms", "1800000")])).await;
+        let batch = stamped(&[env.wall_clock().0], 10);
+        env.time().shift_wall_clock(-YEAR_MS);
+        broker.produce(0, batch).await.unwrap();
+        env.time().shift_wall_clock(YEAR_MS);
+        env.sleep(HOUR / 3).await;
+        assert_eq!(broker.log_start(0).await, 0, "it is not half an hour old");
+        env.sleep(HOUR).await;
+        assert_eq!(broker.log_start(0).await, 1);
+    });
+}
+
+#[test]
+fn a_clock_that_jumps_back_stops_no_roll() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start_with_a(&env, &topic_config(&[("segment.ms", "3600000")])).await;
         env.time().shift_wall_clock(-10 * YEAR_MS);
         for value in ["b", "c"] {
             env.sleep(HOUR / 2).await;

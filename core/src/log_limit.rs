@@ -1,4 +1,5 @@
-//! Log lines about clients that misbehave: some per cause and interval, then only how many more there were.
+//! Log lines that clients or a broken volume cause at any rate: some per cause and interval, then only how many more there
+//! were.
 //!
 //! Pure and shard-local. Nothing is lost but lines: counters count every case.
 
@@ -6,13 +7,16 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kaas_core::env::MonotonicTime;
+use crate::env::MonotonicTime;
 
-use crate::limits::{LOG_INTERVAL, LOG_LINES_PER_CAUSE};
+/// Lines that are logged about one cause, such as connections that end for one reason, per shard and interval.
+pub const LINES_PER_CAUSE: u32 = 10;
+/// After this time what was not logged of a cause is told in one line, and the cause has its lines again.
+pub const INTERVAL: Duration = Duration::from_secs(10);
 
 /// What was logged lately. Causes are few and known, so this is bounded by itself.
 #[derive(Debug, Default)]
-pub(crate) struct LogLimit {
+pub struct LogLimit {
     windows: RefCell<BTreeMap<&'static str, Window>>,
 }
 
@@ -26,21 +30,22 @@ struct Window {
 
 /// Lines of one cause that were not logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Suppressed {
-    pub(crate) cause: &'static str,
-    pub(crate) lines: u64,
+pub struct Suppressed {
+    pub cause: &'static str,
+    pub lines: u64,
 }
 
 impl LogLimit {
     /// Whether a line about this cause is to be logged.
-    pub(crate) fn admits(&self, cause: &'static str, now: MonotonicTime) -> bool {
+    #[must_use]
+    pub fn admits(&self, cause: &'static str, now: MonotonicTime) -> bool {
         let mut windows = self.windows.borrow_mut();
         let window = windows.entry(cause).or_insert(Window { began: now, lines: 0, suppressed: 0 });
         // What an interval that is over has suppressed is told by `take_ended`; until then it goes on to count.
         if window.suppressed == 0 && is_over(window.began, now) {
             *window = Window { began: now, lines: 0, suppressed: 0 };
         }
-        if window.lines < LOG_LINES_PER_CAUSE {
+        if window.lines < LINES_PER_CAUSE {
             window.lines += 1;
             return true;
         }
@@ -49,12 +54,14 @@ impl LogLimit {
     }
 
     /// What was suppressed in intervals that are over. They begin anew.
-    pub(crate) fn take_ended(&self, now: MonotonicTime) -> Vec<Suppressed> {
+    #[must_use]
+    pub fn take_ended(&self, now: MonotonicTime) -> Vec<Suppressed> {
         self.take(|window| is_over(window.began, now))
     }
 
     /// What was suppressed and not told yet.
-    pub(crate) fn take_all(&self) -> Vec<Suppressed> {
+    #[must_use]
+    pub fn take_all(&self) -> Vec<Suppressed> {
         self.take(|_| true)
     }
 
@@ -71,8 +78,15 @@ impl LogLimit {
     }
 }
 
+/// Tells how many lines were not logged.
+pub fn tell(suppressed: Vec<Suppressed>) {
+    for Suppressed { cause, lines } in suppressed {
+        tracing::warn!(cause, lines, "more of the same was not logged");
+    }
+}
+
 fn is_over(began: MonotonicTime, now: MonotonicTime) -> bool {
-    Duration::from_nanos(now.0.saturating_sub(began.0)) >= LOG_INTERVAL
+    Duration::from_nanos(now.0.saturating_sub(began.0)) >= INTERVAL
 }
 
 #[cfg(test)]
@@ -87,8 +101,8 @@ mod tests {
     fn each_cause_has_its_lines_per_interval_and_the_rest_is_counted() {
         let limit = LogLimit::default();
         let logged = |cause, at, times: u32| (0..times).filter(|_| limit.admits(cause, second(at))).count();
-        let most = LOG_LINES_PER_CAUSE as usize;
-        assert_eq!(logged("idle", 0, LOG_LINES_PER_CAUSE), most);
+        let most = LINES_PER_CAUSE as usize;
+        assert_eq!(logged("idle", 0, LINES_PER_CAUSE), most);
         assert_eq!(logged("idle", 1, 1000), 0);
         assert_eq!(logged("sasl", 1, 1), 1, "another cause has its own");
         assert_eq!(limit.take_ended(second(9)), [], "the interval is not over");
