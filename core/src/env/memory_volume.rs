@@ -5,7 +5,7 @@
 
 #![expect(clippy::disallowed_types, reason = "local-dev mode shares one volume between shards and the control thread")]
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -23,9 +23,21 @@ use super::{
 /// What a volume without a limit says that it holds.
 const UNLIMITED_TOTAL_BYTES: u64 = 1 << 40;
 
-/// The calls of [`Volume`] and [`VolumeFile`], to count them, fail them and hold them up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operation {
+macro_rules! operations {
+    ($($name:ident,)*) => {
+        /// The calls of [`Volume`] and [`VolumeFile`], to count them, fail them and hold them up.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Operation {
+            $($name,)*
+        }
+
+        impl Operation {
+            pub const ALL: [Self; [$(Self::$name),*].len()] = [$(Self::$name),*];
+        }
+    };
+}
+
+operations! {
     Open,
     List,
     Size,
@@ -60,6 +72,8 @@ struct State {
     doom: Option<(u64, Doom)>,
     revivals: u64,
     hanging: Vec<Waker>,
+    /// Names that listings lack.
+    overlooked: HashSet<String>,
 }
 
 /// What happens to one operation.
@@ -201,6 +215,11 @@ impl MemoryVolume {
         waiting.into_iter().flatten().for_each(Waker::wake);
     }
 
+    /// From now on listings lack what has this name, as those do that were made earlier. What is there can be read.
+    pub fn overlook(&self, name: &str) {
+        lock(&self.0).overlooked.insert(name.to_owned());
+    }
+
     /// The operation that is begun after `others` more is doomed, whatever it is.
     pub fn doom(&self, others: u64, doom: Doom) {
         lock(&self.0).doom = Some((others, doom));
@@ -287,7 +306,8 @@ impl Volume for MemoryVolume {
                     Node::Directory(_) => EntryKind::Directory,
                 },
             };
-            Ok(state.directory(&names(directory)?)?.iter().map(entry).collect())
+            let entries: Vec<_> = state.directory(&names(directory)?)?.iter().map(entry).collect();
+            Ok(entries.into_iter().filter(|entry| !state.overlooked.contains(&entry.name)).collect())
         })
         .await
     }

@@ -69,22 +69,34 @@ fn is_foreign_binary(error: &SealedBinaryError) -> bool {
     matches!(error, SealedBinaryError::Empty | SealedBinaryError::Magic { .. } | SealedBinaryError::Truncated { .. })
 }
 
+/// A file of a binary format: what is in it, unless it is damaged, which is printed then.
+fn read_binary<T>(
+    source: Source,
+    kind: Kind,
+    limit_bytes: usize,
+    printer: &mut Printer<'_>,
+    decode: impl FnOnce(&[u8]) -> Result<T, SealedBinaryError>,
+) -> Result<Option<(Whole, T)>, InspectError> {
+    let whole = Whole::read(source, kind)?;
+    if let Some(damage) = whole.too_large(limit_bytes) {
+        return whole.damaged(printer, true, &damage).map(|()| None);
+    }
+    match decode(&whole.bytes) {
+        Ok(content) => Ok(Some((whole, content))),
+        Err(error) => {
+            let damage = Damage::in_binary(&whole.bytes, &error);
+            whole.damaged(printer, is_foreign_binary(&error), &damage).map(|()| None)
+        }
+    }
+}
+
 fn is_foreign_json(error: &SealedJsonError) -> bool {
     matches!(error, SealedJsonError::Empty | SealedJsonError::Unsealed | SealedJsonError::Content(_))
 }
 
 pub(super) fn print_index(source: Source, printer: &mut Printer<'_>) -> Result<(), InspectError> {
-    let whole = Whole::read(source, Kind::Index)?;
-    if let Some(damage) = whole.too_large(index::LIMIT_BYTES) {
-        return whole.damaged(printer, true, &damage);
-    }
-    let index = match SegmentIndex::decode(&whole.bytes) {
-        Ok(index) => index,
-        Err(error) => {
-            let damage = Damage::in_binary(&whole.bytes, &error);
-            return whole.damaged(printer, is_foreign_binary(&error), &damage);
-        }
-    };
+    let read = read_binary(source, Kind::Index, index::LIMIT_BYTES, printer, SegmentIndex::decode)?;
+    let Some((whole, index)) = read else { return Ok(()) };
     whole.facts(
         printer,
         vec![
@@ -120,17 +132,8 @@ pub(super) fn print_index(source: Source, printer: &mut Printer<'_>) -> Result<(
 }
 
 pub(super) fn print_producers(source: Source, printer: &mut Printer<'_>) -> Result<(), InspectError> {
-    let whole = Whole::read(source, Kind::Producers)?;
-    if let Some(damage) = whole.too_large(producer_snapshot::LIMIT_BYTES) {
-        return whole.damaged(printer, true, &damage);
-    }
-    let snapshot = match ProducerSnapshot::decode(&whole.bytes) {
-        Ok(snapshot) => snapshot,
-        Err(error) => {
-            let damage = Damage::in_binary(&whole.bytes, &error);
-            return whole.damaged(printer, is_foreign_binary(&error), &damage);
-        }
-    };
+    let read = read_binary(source, Kind::Producers, producer_snapshot::LIMIT_BYTES, printer, ProducerSnapshot::decode)?;
+    let Some((whole, snapshot)) = read else { return Ok(()) };
     whole.facts(
         printer,
         vec![

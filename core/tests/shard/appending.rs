@@ -107,9 +107,7 @@ fn a_segment_rolls_when_it_is_full_or_old() {
 fn long_polls_wake_up() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
-        let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &topic_config(&[])).await;
-        broker.append(0, "a").await;
+        let broker = Broker::start_with_a(&env, &topic_config(&[])).await;
         let mut one_byte = broker.watch(0, 1, 1);
         let mut many_bytes = broker.watch(0, 1, 200);
         assert!(broker.watch(0, 0, 1).try_recv().is_ok(), "there is something already");
@@ -131,9 +129,7 @@ fn long_polls_wake_up() {
 fn a_full_queue_refuses_and_recovers() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
-        let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &topic_config(&[])).await;
-        broker.append(0, "a").await;
+        let broker = Broker::start_with_a(&env, &topic_config(&[])).await;
         env.volume().hold(Operation::WriteAt);
         let large = "x".repeat(1_000_000);
         let answers: Vec<_> =
@@ -155,9 +151,7 @@ fn a_full_queue_refuses_and_recovers() {
 fn segments_hold_the_batches_as_they_are_on_the_wire() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
-        let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &topic_config(&[])).await;
-        broker.append(0, "a").await;
+        let broker = Broker::start_with_a(&env, &topic_config(&[])).await;
         broker.append(0, "b").await;
         let path = directory(0).join("00000001-00000000000000000000.log");
         let content = env.volume().read(&path, 1 << 20).await.unwrap();

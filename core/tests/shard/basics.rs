@@ -47,9 +47,7 @@ fn a_partition_that_is_not_led_says_so() {
 fn everything_is_there_after_a_clean_stop_and_after_a_crash() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
-        let first = Broker::start(&env, 1);
-        first.lead(0, None, &topic_config(&[])).await;
-        first.append(0, "a").await;
+        let first = Broker::start_with_a(&env, &topic_config(&[])).await;
         first.append(0, "b").await;
         first.shut_down().await;
         // A clean stop: the end is read, nothing else.

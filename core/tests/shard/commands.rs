@@ -90,9 +90,7 @@ fn a_newer_command_interrupts_a_takeover_at_every_step() {
 fn an_abandoned_partition_persists_nothing() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
-        let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &topic_config(&[])).await;
-        broker.append(0, "a").await;
+        let broker = Broker::start_with_a(&env, &topic_config(&[])).await;
         let mut poll = broker.watch(0, 1, 1);
         let waiting = broker.begin_produce(0, RequiredAcks::All, batch(&env, &["b"]));
         let writes = env.volume().count(Operation::Write);

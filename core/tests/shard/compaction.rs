@@ -99,6 +99,14 @@ async fn check_producers(what: &str, broker: &Broker, log: &Log) {
     }
 }
 
+/// A broker that leads a partition with this log.
+async fn leader_of(env: &MemoryEnv, log: &Log) -> Broker {
+    log.write(env).await;
+    let broker = Broker::start(env, 1);
+    broker.lead(0, None, &config(|_| ())).await;
+    broker
+}
+
 /// Gives the newest segment another one, so that it may be compacted, and waits for that.
 async fn go_on(env: &MemoryEnv, broker: &Broker) {
     broker.append(0, "own").await;
@@ -264,9 +272,7 @@ fn fetches_under_way_see_what_was_or_what_is() {
         let env = MemoryEnv::virtual_time();
         run(&env, async {
             let log = plain(&env);
-            log.write(&env).await;
-            let broker = Broker::start(&env, 1);
-            broker.lead(0, None, &config(|_| ())).await;
+            let broker = leader_of(&env, &log).await;
             broker.append(0, "own").await;
             env.volume().doom(operation, Doom::Hang);
             let compaction = async {
@@ -383,9 +389,7 @@ fn the_newest_segment_is_left_alone_whoever_leads() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
         let log = plain(&env);
-        log.write(&env).await;
-        let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &config(|_| ())).await;
+        let broker = leader_of(&env, &log).await;
         env.sleep(A_WHILE).await;
         // Nothing was appended by this leader: a consumer must still find the end of the log.
         let found = check("idle", &broker, &log).await;
@@ -436,9 +440,7 @@ fn damage_is_counted_and_nothing_is_dropped_on_its_word() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
         let log = plain(&env);
-        log.write(&env).await;
-        let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &config(|_| ())).await;
+        let broker = leader_of(&env, &log).await;
         broker.append(0, "own").await;
         let path = directory(0).join("00000001-00000000000000000004.log");
         let content = env.volume().read(&path, 1 << 20).await.unwrap();
@@ -464,9 +466,7 @@ fn a_compacted_segment_that_lost_its_end_is_noticed() {
         let mut builder = BatchBuilder::new();
         builder.push(env.wall_clock(), Some(b"large"), Some(&[7; 9000]), &[]);
         log.push(builder);
-        log.write(&env).await;
-        let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &config(|_| ())).await;
+        let broker = leader_of(&env, &log).await;
         go_on(&env, &broker).await;
         let path = directory(0).join("00000002-00000000000000000000-00000001.log");
         let content = env.volume().read(&path, 1 << 20).await.unwrap();
@@ -504,6 +504,31 @@ fn retention_and_compaction_go_together() {
         let left: Vec<_> = second.read(0, 12).await.into_iter().map(|(offset, _)| offset).collect();
         assert_eq!(left, [12, 13], "the newest segment replaces nothing yet");
         assert_eq!(second.log_start(0).await, 12);
+    });
+}
+
+#[test]
+fn a_pass_whose_segments_are_deleted_is_no_failure() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let log = plain(&env);
+        log.write(&env).await;
+        // So slow that it stops behind the first segment.
+        let broker = Broker::start_with(&env, 1, |config| config.compaction.bytes_per_second = 10.0);
+        broker.lead(0, None, &config(|config| config.delete = true)).await;
+        broker.append(0, "own").await;
+        while broker.metric("kaas_compaction_read_bytes_total") == 0 {
+            env.sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(broker.delete_records(0, log.end).await, Ok(Offset(log.end)));
+        let left = async || names(env.volume(), 0).await.into_iter().filter(|name| name.ends_with(".log")).count();
+        while left().await > 1 {
+            env.sleep(Duration::from_millis(100)).await;
+        }
+        env.sleep(LONG).await;
+        assert_eq!(broker.metric("kaas_compaction_failures_total"), 0);
+        assert_eq!(broker.metric("kaas_compaction_segments_replaced_total"), 0);
+        assert_eq!(broker.read(0, log.end).await, [(log.end, "own".to_owned())]);
     });
 }
 

@@ -21,9 +21,7 @@ async fn rewrite(env: &MemoryEnv, name: &str, change: impl FnOnce(&mut Vec<u8>))
 fn a_torn_tail_is_cut_at_the_last_good_byte() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
-        let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &topic_config(&[])).await;
-        broker.append(0, "a").await;
+        let broker = Broker::start_with_a(&env, &topic_config(&[])).await;
         let end: usize = broker.fetch(0, 0).await.unwrap().records.iter().map(bytes::Bytes::len).sum();
         broker.append(0, &"b".repeat(100)).await;
         drop(broker);
@@ -46,9 +44,7 @@ fn a_torn_tail_is_cut_at_the_last_good_byte() {
 fn lost_records_are_not_passed_over_in_silence() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
-        let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &topic_config(&[])).await;
-        broker.append(0, "a").await;
+        let broker = Broker::start_with_a(&env, &topic_config(&[])).await;
         broker.append(0, "b").await;
         broker.shut_down().await;
         // Both were acknowledged, as the manifest knows; one is damaged.
@@ -92,9 +88,7 @@ fn a_damaged_manifest_is_never_replaced_by_an_older_one() {
 fn segments_without_a_manifest_are_refused() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
-        let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &topic_config(&[])).await;
-        broker.append(0, "a").await;
+        let broker = Broker::start_with_a(&env, &topic_config(&[])).await;
         drop(broker);
         env.volume().unlink(&directory(0).join("00000001.manifest.json")).await.unwrap();
         let again = Broker::start(&env, 1);

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use kaas_core::env::memory::{MemoryEnv, Operation};
 use kaas_core::env::{Env, Volume};
-use kaas_core::partition::error::AppendError;
+use kaas_core::log_limit::{INTERVAL, LINES_PER_CAUSE};
+use kaas_core::partition::error::{AppendError, FetchError};
 use kaas_core::shard::operation::RequiredAcks;
 use kaas_proto::control::PartitionChange;
 use kaas_proto::types::{LeaderEpoch, Offset};
@@ -16,9 +17,7 @@ use crate::harness::{Broker, batch, names, run, sequenced, settle, topic_config}
 fn a_failed_write_ends_the_epoch_and_the_partition_comes_back_above_it() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
-        let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &topic_config(&[])).await;
-        broker.append(0, "a").await;
+        let broker = Broker::start_with_a(&env, &topic_config(&[])).await;
         env.volume().fail_next(Operation::WriteAt, ErrorKind::Other);
         let failed = broker.produce(0, sequenced(&env, 0, "lost")).await;
         assert!(matches!(failed, Err(AppendError::Storage(_))), "{failed:?}");
@@ -34,9 +33,7 @@ fn a_failed_write_ends_the_epoch_and_the_partition_comes_back_above_it() {
 fn an_ask_that_fails_ends_the_epoch_too() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
-        let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &topic_config(&[])).await;
-        broker.append(0, "a").await;
+        let broker = Broker::start_with_a(&env, &topic_config(&[])).await;
         env.volume().fail_next(Operation::ReadAt, ErrorKind::StaleNetworkFileHandle);
         assert!(matches!(broker.produce(0, batch(&env, &["b"])).await, Err(AppendError::Storage(_))));
         assert!(matches!(broker.next_change().await, PartitionChange::Failed { .. }));
@@ -50,9 +47,7 @@ fn an_ask_that_fails_ends_the_epoch_too() {
 fn a_full_volume_refuses_producers_serves_consumers_and_heals() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
-        let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &topic_config(&[])).await;
-        broker.append(0, "a").await;
+        let broker = Broker::start_with_a(&env, &topic_config(&[])).await;
         settle(&env).await;
         env.volume().set_capacity(Some(0));
         assert_eq!(broker.produce(0, batch(&env, &[&"x".repeat(5000)])).await, Err(AppendError::VolumeFull));
@@ -74,9 +69,7 @@ fn a_full_volume_refuses_producers_serves_consumers_and_heals() {
 fn a_hanging_write_stalls_the_partition_and_heals_by_itself() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
-        let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &topic_config(&[])).await;
-        broker.append(0, "a").await;
+        let broker = Broker::start_with_a(&env, &topic_config(&[])).await;
         env.volume().hold(Operation::WriteAt);
         let hanging = broker.begin_produce(0, RequiredAcks::All, batch(&env, &["b"]));
         env.sleep(Duration::from_secs(29)).await;
@@ -198,9 +191,7 @@ fn a_full_volume_without_retention_keeps_its_indexes() {
 fn a_hanging_ask_stalls_the_partition_and_heals_by_itself() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
-        let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &topic_config(&[])).await;
-        broker.append(0, "a").await;
+        let broker = Broker::start_with_a(&env, &topic_config(&[])).await;
         env.volume().hold(Operation::ReadAt);
         let hanging = broker.begin_produce(0, RequiredAcks::All, batch(&env, &["b"]));
         env.sleep(Duration::from_secs(32)).await;
@@ -233,6 +224,31 @@ fn one_hanging_partition_does_not_hold_up_another() {
 }
 
 #[test]
+fn a_volume_that_fails_every_fetch_does_not_fill_the_log() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let first = Broker::start_with_a(&env, &topic_config(&[])).await;
+        first.shut_down().await;
+        let broker = Broker::start(&env, 1);
+        broker.lead(0, None, &topic_config(&[])).await;
+        let suppressed = || broker.metric("kaas_storage_log_lines_suppressed_total");
+        let fail = async |times: u64| {
+            for _ in 0..times {
+                env.volume().fail_next(Operation::ReadAt, ErrorKind::Other);
+                assert!(matches!(broker.fetch(0, 0).await, Err(FetchError::Storage(_))));
+                env.volume().forget_failures(Operation::ReadAt);
+            }
+        };
+        fail(500).await;
+        assert_eq!(suppressed(), 500 - u64::from(LINES_PER_CAUSE));
+        env.sleep(2 * INTERVAL).await;
+        fail(u64::from(LINES_PER_CAUSE)).await;
+        assert_eq!(suppressed(), 500 - u64::from(LINES_PER_CAUSE), "they are logged again");
+        assert_eq!(broker.values(0).await, ["a"]);
+    });
+}
+
+#[test]
 fn every_step_of_a_takeover_may_fail_and_is_tried_again() {
     for operation in [
         Operation::Open,
@@ -248,9 +264,7 @@ fn every_step_of_a_takeover_may_fail_and_is_tried_again() {
             let env = MemoryEnv::virtual_time();
             run(&env, async {
                 let config = topic_config(&[]);
-                let first = Broker::start(&env, 1);
-                first.lead(0, None, &config).await;
-                first.append(0, "a").await;
+                let first = Broker::start_with_a(&env, &config).await;
                 first.shut_down().await;
                 settle(&env).await;
                 env.volume().fail_next(operation, kind);

@@ -22,9 +22,7 @@ fn a_directory_of_10_000_partitions_is_not_opened() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
         let config = topic_config(&[]);
-        let first = Broker::start(&env, 1);
-        first.lead(0, None, &config).await;
-        first.append(0, "a").await;
+        let first = Broker::start_with_a(&env, &config).await;
         first.shut_down().await;
         let volume = env.volume();
         let files = names(volume, 0).await;

@@ -82,6 +82,14 @@ impl<E: Env> Broker<E> {
         Self { env: env.clone(), shard, operations, commands, events: RefCell::new(events) }
     }
 
+    /// A broker that leads partition 0, which holds one record: `a`.
+    pub async fn start_with_a(env: &E, config: &Arc<TopicConfig>) -> Self {
+        let broker = Self::start(env, 1);
+        broker.lead(0, None, config).await;
+        broker.append(0, "a").await;
+        broker
+    }
+
     pub async fn command(&self, command: ShardCommand) {
         self.commands.send(command).await.unwrap();
     }

@@ -6,8 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use kaas_core::env::Env;
 use kaas_core::env::memory::MemoryEnv;
+use kaas_core::format::partition_file::PartitionFile;
 use kaas_core::shard::operation::RequiredAcks;
 use kaas_proto::record::BatchBuilder;
+use kaas_proto::types::LeaderEpoch;
 
 use crate::harness::{Broker, names, run, sequenced, settle, topic_config};
 use crate::stepping::StepEnv;
@@ -102,6 +104,29 @@ fn after_a_clean_stop_only_the_last_block_is_read() {
         let all = second.env.gate().read_bytes() - before;
         assert!(all <= segment + 1024, "{all} bytes");
         assert_eq!(second.read(0, 40).await, [(40, "the last".into())]);
+    });
+}
+
+#[test]
+fn a_producer_snapshot_that_a_listing_lacks_is_looked_for_by_its_name() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let config = topic_config(&[]);
+        let first = Broker::start(&env, 1);
+        first.lead(0, Some(1), &config).await;
+        let offset = first.produce(0, sequenced(&env, 0, "a")).await.unwrap().base_offset;
+        // What the second has found is in its snapshot only: nothing else lies behind where its epoch starts.
+        let second = Broker::start(&env, 2);
+        second.lead(0, Some(2), &config).await;
+        let snapshot = PartitionFile::Producers(LeaderEpoch(2)).to_string();
+        assert!(names(env.volume(), 0).await.contains(&snapshot));
+        env.volume().overlook(&snapshot);
+        assert!(!names(env.volume(), 0).await.contains(&snapshot));
+        let third = Broker::start(&env, 3);
+        third.lead(0, Some(3), &config).await;
+        let again = third.produce(0, sequenced(&env, 0, "a")).await.unwrap();
+        assert_eq!(again.base_offset, offset, "a duplicate is known");
+        third.produce(0, sequenced(&env, 2, "too far")).await.unwrap_err();
     });
 }
 

@@ -68,9 +68,7 @@ fn a_second_standalone_broker_takes_over_and_the_first_says_who_did_it() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
         let config = topic_config(&[]);
-        let first = Broker::start(&env, 1);
-        first.lead(0, None, &config).await;
-        first.append(0, "a").await;
+        let first = Broker::start_with_a(&env, &config).await;
         let second = Broker::start(&env, 2);
         assert_eq!(second.lead(0, None, &config).await, LeaderEpoch(2));
         let refused = first.produce(0, batch(&env, &["b"])).await;

@@ -13,29 +13,7 @@ use crate::play::producer::{Producer, send_once};
 use crate::play::run::run;
 use crate::play::scenario::topic_config;
 
-use Operation::{
-    Close, CreateDirectories, List, Open, Overwrite, Read, ReadAt, RemoveDirectory, Rename, Size, Space, SyncDirectory,
-    Truncate, Unlink, Write, WriteAt,
-};
-
-const ALL: [Operation; 16] = [
-    Open,
-    List,
-    Size,
-    Read,
-    Write,
-    Overwrite,
-    Rename,
-    Unlink,
-    CreateDirectories,
-    RemoveDirectory,
-    SyncDirectory,
-    Space,
-    WriteAt,
-    ReadAt,
-    Truncate,
-    Close,
-];
+use Operation::{Close, List, Open, Overwrite, Read, ReadAt, Rename, SyncDirectory, Unlink, Write, WriteAt};
 
 /// A calm cluster, and what its brokers did.
 struct Counted {
@@ -63,9 +41,9 @@ impl Counted {
         assert_eq!(self.broker(id).led.get(), Some(LeaderEpoch(epoch)));
     }
 
-    fn counts(&self, id: usize) -> [u64; ALL.len()] {
+    fn counts(&self, id: usize) -> [u64; Operation::ALL.len()] {
         let process = self.broker(id).env.process().id();
-        ALL.map(|operation| self.cluster.simulation().count(process, operation))
+        Operation::ALL.map(|operation| self.cluster.simulation().count(process, operation))
     }
 
     /// The operations of a broker during `act` and until everything has settled.
@@ -74,7 +52,8 @@ impl Counted {
         act().await;
         self.settle().await;
         let after = self.counts(id);
-        let differences = ALL.into_iter().zip(before.into_iter().zip(after)).map(|(name, (a, b))| (name, b - a));
+        let differences =
+            Operation::ALL.into_iter().zip(before.into_iter().zip(after)).map(|(name, (a, b))| (name, b - a));
         differences.filter(|&(_, count)| count > 0).collect()
     }
 }
