@@ -30,6 +30,7 @@ TOOL_CASES = {
     "configs_topic": "`kafka-configs`: topic add, describe, delete, refuse a bad value",
     "configs_broker": "`kafka-configs`: broker describe; a change is refused, it is made at start",
     "console": "`kafka-console-producer`, `kafka-console-consumer`: keys, headers, a group",
+    "compaction": "`kafka-topics` with `cleanup.policy=compact`; of many values of few keys the console consumer gets the last ones",
     "groups": "`kafka-consumer-groups`: list, describe, members, state",
     "groups_reset": "`kafka-consumer-groups`: reset offsets to earliest, by shift, by time, to a file's offsets",
     "groups_delete": "`kafka-consumer-groups`: delete offsets, delete the group",

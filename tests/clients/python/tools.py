@@ -137,6 +137,40 @@ class Tools:
         expect_equal("committed offsets", self.committed(group, topic), {0: 2})
         return "2 records with keys and headers, then committed"
 
+    def case_compaction(self) -> str:
+        topic = f"tools-{secrets.token_hex(3)}"
+        configs = ("cleanup.policy=compact", "segment.ms=100", "segment.bytes=1048576", "min.cleanable.dirty.ratio=0.01", "delete.retention.ms=0")
+        named = [argument for config in configs for argument in ("--config", config)]
+        self.topics("--create", "--topic", topic, "--partitions", "1", "--replication-factor", "1", *named)
+        reader = ("--reader-property", "parse.key=true", "--reader-property", "null.marker=NULL")
+
+        def produce(*lines: str) -> None:
+            self.run(TOOLS + "ConsoleProducer", "--topic", topic, *reader, input="\n".join(lines) + "\n")
+
+        formatter = ("print.key=true", "print.offset=true", "null.literal=NULL")
+        arguments = [argument for option in formatter for argument in ("--formatter-property", option)]
+
+        def consume() -> list[str]:
+            count = str(self.offsets(topic, "latest")[0])
+            said = self.run(TOOLS + "consumer.ConsoleConsumer", "--topic", topic, "--from-beginning", "--max-messages", count, "--timeout-ms", "3000", *arguments)
+            return re.findall(r"^Offset:\d+\tk\d\t\w+$", said, re.M)
+
+        keys, turns = 5, 200
+        produce(*(f"k{key}\t{turn}" for turn in range(turns) for key in range(keys)), "k0\tNULL")
+        last = [f"Offset:{(turns - 1) * keys + key}\tk{key}\t{turns - 1}" for key in range(1, keys)]
+        tombstone = f"Offset:{turns * keys}\tk0\tNULL"
+
+        def left(*expected: str) -> bool:
+            # The newest segment is not compacted: another record begins one.
+            produce("beat\tNULL")
+            found = consume()
+            expect_equal("last values", [line for line in found if line in last], last)
+            return found == list(expected)
+
+        wait_until("only the last value of each key", lambda: left(*last, tombstone) or left(*last))
+        wait_until("the tombstone to be gone", lambda: left(*last))
+        return f"{turns} values of {keys} keys and a tombstone; {len(last)} are left, where they were"
+
     def case_groups(self) -> str:
         topic, group = self.new_topic(3), f"group-{secrets.token_hex(3)}"
         self.produce_verifiable(topic, 100)
