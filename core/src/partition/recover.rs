@@ -227,7 +227,7 @@ impl<E: Env> Recovery<'_, E> {
                 self.directory.display()
             )));
         }
-        let segments = self.segments(&inventory.live, &found, log_end, now);
+        let segments = self.segments(&inventory.live, &found, log_end);
         for replaced in &manifest.replaced {
             if let Some(segment) = segments.iter().find(|segment| segment.name == replaced.segment) {
                 segment.bytes.set(replaced.bytes.unwrap_or(segment.bytes.get()));
@@ -261,14 +261,14 @@ impl<E: Env> Recovery<'_, E> {
         live: &[LiveRange],
         found: &[(SegmentName, ScanEnd, Option<TimestampMs>)],
         log_end: Offset,
-        now: TimestampMs,
     ) -> Vec<Rc<Segment<F>>> {
+        let last_append = LastAppend::Before(self.env.now());
         live.iter()
             .filter(|range| range.start < log_end)
             .map(|range| {
                 let end = range.end.unwrap_or(log_end);
                 let end = if is_planted(PlantedBug::NoTruncation) { Offset(i64::MAX) } else { end };
-                let segment = Segment::new(range.segment, range.start, Some(end), LastAppend::Before(self.env.now()));
+                let segment = Segment::new(range.segment, range.start, Some(end), last_append);
                 if let Some((_, end, max_timestamp)) = found.iter().find(|(name, ..)| *name == range.segment) {
                     segment.bytes.set(end.position);
                     segment.max_timestamp.set(*max_timestamp);

@@ -89,7 +89,7 @@ fn a_clock_that_is_behind_for_a_moment_makes_nothing_older() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
         let broker = Broker::start(&env, 1);
-        broker.lead(0, None, &topic_config(&[SMALL_SEGMENTS, ("retention.ms", "1800000")])).await;
+        broker.lead(0, None, &topic_config(&[SMALL_SEGMENTS, ANY, ("retention.ms", "1800000")])).await;
         let batch = stamped(&[env.wall_clock().0], 10);
         env.time().shift_wall_clock(-YEAR_MS);
         broker.produce(0, batch).await.unwrap();
@@ -98,6 +98,25 @@ fn a_clock_that_is_behind_for_a_moment_makes_nothing_older() {
         assert_eq!(broker.log_start(0).await, 0, "it is not half an hour old");
         env.sleep(HOUR).await;
         assert_eq!(broker.log_start(0).await, 1);
+    });
+}
+
+#[test]
+fn a_clock_that_was_behind_during_a_takeover_makes_nothing_older() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let config = topic_config(&[SMALL_SEGMENTS, ("retention.ms", "1800000")]);
+        let first = Broker::start(&env, 1);
+        first.lead(0, None, &config).await;
+        first.produce(0, stamped(&[env.wall_clock().0], 10)).await.unwrap();
+        let second = Broker::start(&env, 2);
+        env.time().shift_wall_clock(-YEAR_MS);
+        second.lead(0, None, &config).await;
+        env.time().shift_wall_clock(YEAR_MS);
+        env.sleep(HOUR / 3).await;
+        assert_eq!(second.log_start(0).await, 0, "it is not half an hour old");
+        env.sleep(HOUR).await;
+        assert_eq!(second.log_start(0).await, 1);
     });
 }
 
