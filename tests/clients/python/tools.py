@@ -10,7 +10,8 @@ import tempfile
 import threading
 from pathlib import Path
 
-from cases import expect_equal
+from cases import Record, expect_equal
+from confluent import ConfluentKafka
 from protocol import STEP_SECONDS, run, wait_until
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -142,33 +143,29 @@ class Tools:
         configs = ("cleanup.policy=compact", "segment.ms=100", "segment.bytes=1048576", "min.cleanable.dirty.ratio=0.01", "delete.retention.ms=0")
         named = [argument for config in configs for argument in ("--config", config)]
         self.topics("--create", "--topic", topic, "--partitions", "1", "--replication-factor", "1", *named)
-        reader = ("--reader-property", "parse.key=true", "--reader-property", "null.marker=NULL")
-
-        def produce(*lines: str) -> None:
-            self.run(TOOLS + "ConsoleProducer", "--topic", topic, *reader, input="\n".join(lines) + "\n")
-
-        formatter = ("print.key=true", "print.offset=true", "null.literal=NULL")
-        arguments = [argument for option in formatter for argument in ("--formatter-property", option)]
-
-        def consume() -> list[str]:
-            count = str(self.offsets(topic, "latest")[0])
-            said = self.run(TOOLS + "consumer.ConsoleConsumer", "--topic", topic, "--from-beginning", "--max-messages", count, "--timeout-ms", "3000", *arguments)
-            return re.findall(r"^Offset:\d+\tk\d\t\w+$", said, re.M)
-
         keys, turns = 5, 200
-        produce(*(f"k{key}\t{turn}" for turn in range(turns) for key in range(keys)), "k0\tNULL")
-        last = [f"Offset:{(turns - 1) * keys + key}\tk{key}\t{turns - 1}" for key in range(1, keys)]
-        tombstone = f"Offset:{turns * keys}\tk0\tNULL"
+        lines = [f"k{key}\t{turn}" for turn in range(turns) for key in range(keys)] + ["k0\tNULL"]
+        reader = ("--reader-property", "parse.key=true", "--reader-property", "null.marker=NULL")
+        self.run(TOOLS + "ConsoleProducer", "--topic", topic, *reader, input="\n".join(lines) + "\n")
+        last = [((turns - 1) * keys + key, f"k{key}", str(turns - 1)) for key in range(1, keys)]
+        tombstone = (turns * keys, "k0", None)
+        # Starting a tool for each look would take longer than what is waited for.
+        client = ConfluentKafka(self.bootstrap)
 
-        def left(*expected: str) -> bool:
+        def left() -> list[tuple[int, str, str | None]]:
             # The newest segment is not compacted: another record begins one.
-            produce("beat\tNULL")
-            found = consume()
-            expect_equal("last values", [line for line in found if line in last], last)
-            return found == list(expected)
+            client.produce(topic, [Record(key=b"beat", value=b"beat")])
+            records = [r for r in client.read(topic, {0: 0}) if r.key != b"beat"]
+            found = [(r.offset, r.key.decode(), r.value.decode() if r.value is not None else None) for r in records]
+            expect_equal("last values", [record for record in found if record in last], last)
+            return found
 
-        wait_until("only the last value of each key", lambda: left(*last, tombstone) or left(*last))
-        wait_until("the tombstone to be gone", lambda: left(*last))
+        wait_until("only the last value of each key", lambda: left() in ([*last, tombstone], last))
+        wait_until("the tombstone to be gone", lambda: left() == last)
+        formatter = ("--formatter-property", "print.key=true", "--formatter-property", "print.offset=true")
+        place = ("--topic", topic, "--partition", "0", "--offset", "earliest", "--max-messages", str(len(last)))
+        said = self.run(TOOLS + "consumer.ConsoleConsumer", *place, *formatter)
+        expect_equal("what the console consumer gets", re.findall(r"^Offset:(\d+)\t(\w+)\t(\w+)$", said, re.M), [(str(o), k, v) for o, k, v in last])
         return f"{turns} values of {keys} keys and a tombstone; {len(last)} are left, where they were"
 
     def case_groups(self) -> str:
