@@ -142,6 +142,9 @@ impl Stage {
             }
             let newer = cluster.assignment()?;
             cluster.brokers[&former].signal("CONT")?;
+            if comes_late {
+                wait_until("the former controller has renamed it", || Ok(!staged.0.exists()))?;
+            }
             let healed = || Ok(cluster.assignment()?.generation() > newer.generation());
             wait_until("the newer controller has written once more", healed)?;
             cluster.add(other)?;
