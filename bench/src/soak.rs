@@ -28,7 +28,10 @@ pub(crate) struct SoakOptions {
 }
 
 /// By step, and whether the leader has changed in it.
-type Waits = BTreeMap<(&'static str, bool), Vec<Duration>>;
+type Waits = BTreeMap<(&'static str, bool), Vec<Wait>>;
+
+/// How long, with which seed, and what was in the way.
+type Wait = (Duration, u64, String);
 
 /// Runs the scenarios, each on a cluster of its own, and prints a table of each.
 ///
@@ -55,7 +58,7 @@ fn soak(directory: &Path, options: &SoakOptions, scenario: Scenario) -> Result<u
     let mut stage = start()?;
     for seed in options.seed..options.seed + options.repetitions {
         match stage.repeat(seed) {
-            Ok(gaps) => gaps.iter().for_each(|gap| note(&mut waits, gap)),
+            Ok(gaps) => gaps.into_iter().for_each(|gap| note(&mut waits, seed, gap)),
             Err(violation) => {
                 violations += 1;
                 println!(
@@ -80,13 +83,17 @@ fn soak(directory: &Path, options: &SoakOptions, scenario: Scenario) -> Result<u
     for ((step, moved), mut waits) in waits {
         waits.sort_unstable();
         let at = |share: usize| waits.get((waits.len() * share / 100).min(waits.len().saturating_sub(1)));
-        let [p50, p99, max] = [50, 99, 100].map(|share| at(share).copied().unwrap_or_default());
+        let [p50, p99, max] = [50, 99, 100].map(|share| at(share).map_or(Duration::ZERO, |wait| wait.0));
+        let (_, seed, obstacle) = waits.last().cloned().unwrap_or_default();
         let leader = if moved { "changes" } else { "stays" };
-        println!("{step:<16} {leader:<14} {:>8} {p50:>10.1?} {p99:>10.1?} {max:>10.1?}", waits.len());
+        println!(
+            "{step:<16} {leader:<14} {:>8} {p50:>10.1?} {p99:>10.1?} {max:>10.1?}  seed {seed} {obstacle}",
+            waits.len()
+        );
     }
     Ok(violations)
 }
 
-fn note(waits: &mut Waits, gap: &Gap) {
-    waits.entry((gap.step, gap.moved)).or_default().push(gap.waited);
+fn note(waits: &mut Waits, seed: u64, gap: Gap) {
+    waits.entry((gap.step, gap.moved)).or_default().push((gap.waited, seed, gap.obstacle));
 }

@@ -53,7 +53,9 @@ struct Progress {
     last: Instant,
     /// The longest time between two acknowledgements since the gaps were reset.
     longest: Duration,
-    /// Why the last attempt failed.
+    /// What was in the way then.
+    longest_obstacle: String,
+    /// Why the last attempt failed since the last acknowledgement.
     obstacle: String,
 }
 
@@ -93,8 +95,16 @@ impl Load {
         let identity = client.init_producer_id()?;
         let now = Instant::now();
         let progress = |_| {
-            let (longest, obstacle) = (Duration::ZERO, String::new());
-            Mutex::new(Progress { topic: None, acknowledged: 0, total: 0, last: now, longest, obstacle })
+            let (longest, obstacle, longest_obstacle) = (Duration::ZERO, String::new(), String::new());
+            Mutex::new(Progress {
+                topic: None,
+                acknowledged: 0,
+                total: 0,
+                last: now,
+                longest,
+                longest_obstacle,
+                obstacle,
+            })
         };
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
@@ -142,10 +152,14 @@ impl Load {
         self.shared.partitions.iter().for_each(|progress| lock(progress).longest = Duration::ZERO);
     }
 
-    /// The longest time between two acknowledgements, of each partition.
+    /// The longest time between two acknowledgements, of each partition, and what was in the way, as far as it was told.
     #[must_use]
-    pub fn gaps(&self) -> Vec<Duration> {
-        self.shared.partitions.iter().map(|progress| lock(progress).longest).collect()
+    pub fn gaps(&self) -> Vec<(Duration, String)> {
+        let gap = |progress: &Mutex<Progress>| {
+            let progress = lock(progress);
+            (progress.longest, progress.longest_obstacle.clone())
+        };
+        self.shared.partitions.iter().map(gap).collect()
     }
 
     /// Acknowledgements so far.

@@ -91,7 +91,10 @@ pub(super) fn run(shared: &Shared, identity: Identity, partition: i32) {
 
 fn acknowledge(progress: &mut super::Progress, acknowledged: i64) {
     let now = Instant::now();
-    progress.longest = progress.longest.max(now - progress.last);
+    let (waited, obstacle) = (now - progress.last, std::mem::take(&mut progress.obstacle));
+    if waited > progress.longest {
+        (progress.longest, progress.longest_obstacle) = (waited, obstacle);
+    }
     progress.last = now;
     progress.acknowledged = acknowledged;
     progress.total += 1;

@@ -53,12 +53,14 @@ impl fmt::Display for Scenario {
 }
 
 /// How long a partition was without service during a step of a scenario.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Gap {
     pub step: &'static str,
     /// The partition has another leader, or the same one anew.
     pub moved: bool,
     pub waited: Duration,
+    /// What was in the way at last, as far as it was told.
+    pub obstacle: String,
 }
 
 /// A cluster with a load, on which a scenario is repeated.
@@ -150,13 +152,13 @@ impl Stage {
         self.load.wait_for_progress().context(step)?;
         let after = self.rows()?;
         ensure!(before.len() == after.len(), "{step}: {before:?} became {after:?}");
-        for ((before, after), waited) in before.iter().zip(&after).zip(self.load.gaps()) {
+        for ((before, after), (waited, obstacle)) in before.iter().zip(&after).zip(self.load.gaps()) {
             let same_topic = before.topic_id == after.topic_id;
             ensure!(
                 !same_topic || before.epoch <= after.epoch,
                 "{step}: a leader epoch went back: {before:?}, {after:?}"
             );
-            self.gaps.push(Gap { step, moved: !same_topic || before.epoch != after.epoch, waited });
+            self.gaps.push(Gap { step, moved: !same_topic || before.epoch != after.epoch, waited, obstacle });
         }
         Ok(())
     }
