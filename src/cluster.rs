@@ -44,30 +44,28 @@ pub(crate) fn role(member: Member<'_>) -> anyhow::Result<Role> {
     })?;
     let bound = heartbeat_listener.local_addr()?;
     let told = member.heartbeat_advertise.map_or_else(|| told_to_others(member.outside, bound), str::to_owned);
-    let heartbeat_tls = member.heartbeat_tls.clone().map(|files| load(files, &told)).transpose()?;
+    let heartbeat_tls = member.heartbeat_tls.clone().map(load).transpose()?;
     let words = if heartbeat_tls.is_some() { "mutual TLS" } else { "neither encrypted nor authenticated" };
     tracing::info!("heartbeats on {bound} ({words})");
     let heartbeat_address: Arc<str> = reachable_here(bound).to_string().into();
     let incarnation = Incarnation::random();
     let own = RegisteredBroker { id: member.broker, incarnation, rack: None, listeners, health: BrokerHealth::Dead };
-    let ports = open_ports(member.outside, member.broker, incarnation, told, Arc::clone(&member.config));
+    let ports = open_ports(member.outside, member.broker, incarnation, told.clone(), Arc::clone(&member.config));
     let prepared = Box::new(cluster::prepare(ClusterOptions {
         own,
         data_directory: member.data_directory.to_owned(),
         config: member.config,
         open_files: member.open_files,
         heartbeat_address,
+        heartbeat_told: told.as_str().into(),
         heartbeat_tls,
     })?);
     Ok(Role::Cluster { prepared, ports, heartbeat_listener })
 }
 
-/// `told` is where the others reach this broker, `HOST:PORT`.
-fn load(files: TlsFiles, told: &str) -> anyhow::Result<HeartbeatTls> {
+fn load(files: TlsFiles) -> anyhow::Result<HeartbeatTls> {
     let loaded = Tls::load(&files).context("heartbeats can't be encrypted (--heartbeat-tls-…)")?;
-    let host = told.rsplit_once(':').map_or(told, |(host, _)| host);
-    let own_name = host.trim_start_matches('[').trim_end_matches(']').into();
-    Ok(HeartbeatTls { files, loaded, own_name })
+    Ok(HeartbeatTls { files, loaded })
 }
 
 fn open_ports(

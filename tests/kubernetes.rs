@@ -208,3 +208,34 @@ fn without_the_api_server_the_brokers_go_on() {
     load.wait_for_progress().unwrap();
     assert!(load.finish().unwrap() > 0);
 }
+
+/// Only the others can ask the Lease who the controller is; the assignment names it, too.
+#[test]
+fn a_broker_that_cannot_reach_the_api_server_follows_the_volume() {
+    let server = ApiServer::shared();
+    let kubeconfig = server.make_namespace("kaas-blind");
+    let outside = Outside::Kubernetes { kubeconfig: kubeconfig.as_str().into() };
+    let (binary, directory) = (Path::new(env!("CARGO_BIN_EXE_kaas")), Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let mut cluster = Cluster::start_with(binary, directory, outside, &[], 2).unwrap();
+    connect(cluster.brokers[&0].kafka()).unwrap().create_topic("t", 6, &[]).unwrap();
+    // Each broker reads it once, at its start.
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&kubeconfig).unwrap()).unwrap();
+    config["clusters"][0]["cluster"]["server"] = json!("https://127.0.0.1:1");
+    std::fs::write(&kubeconfig, config.to_string()).unwrap();
+
+    cluster.add(2).unwrap();
+    cluster.wait_until_even(3).unwrap();
+    let (_, health) = cluster.brokers[&2].get("/healthz").unwrap();
+    let health: Value = serde_json::from_str(&health).unwrap();
+    assert_eq!(health["cluster"]["election"]["role"], "unknown", "{health}");
+    assert_eq!(health["cluster"]["connectedToController"], true, "{health}");
+    let mut tester = Tester::new(&cluster, "t");
+    (0..5).for_each(|_| tester.produce(6).unwrap());
+
+    let former = cluster.controller().unwrap();
+    cluster.kill(former).unwrap();
+    cluster.wait_until_even(2).unwrap();
+    (0..5).for_each(|_| tester.produce(6).unwrap());
+    tester.check().unwrap();
+    assert_eq!(cluster.controller().unwrap(), 1 - former);
+}

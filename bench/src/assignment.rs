@@ -67,6 +67,7 @@ fn next(former: Option<&Assignment>, topics: &[ProvisionedTopic], alive: i32) ->
     };
     let inputs = Inputs {
         controller: BrokerId(0),
+        controller_heartbeat: Some("kaas-0.kaas.default.svc:9094".into()),
         controller_epoch: ControllerEpoch(1),
         brokers: (0..BROKERS).map(broker).collect(),
         candidates: &candidates,

@@ -175,6 +175,7 @@ fn assignment() {
         controller_epoch: ControllerEpoch(7),
         assignment_version: AssignmentVersion(42),
         controller: BrokerId(0),
+        controller_heartbeat: None,
         brokers: vec![
             broker(0, 0xaa, Some("zone-a"), BrokerHealth::Alive),
             broker(1, 0xbb, None, BrokerHealth::Draining),

@@ -1,36 +1,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-use kaas_proto::format::assignment::{AssignedSlot, BrokerHealth, RegisteredBroker};
-use kaas_proto::types::{AssignmentVersion, BrokerId, COORDINATOR_SLOTS, Incarnation, LeaderEpoch, SlotId};
-use tempfile::TempDir;
+use kaas_proto::types::ControllerEpoch;
 
+use super::super::sample::{assignment, volume};
 use super::*;
-
-fn assignment(epoch: i32, version: i64) -> Assignment {
-    let broker = RegisteredBroker {
-        id: BrokerId(1),
-        incarnation: Incarnation(1),
-        rack: None,
-        listeners: Vec::new(),
-        health: BrokerHealth::Alive,
-    };
-    let slot = |slot| AssignedSlot { slot: SlotId(slot), leader: BrokerId(1), epoch: LeaderEpoch(1), previous: None };
-    Assignment {
-        controller_epoch: ControllerEpoch(epoch),
-        assignment_version: AssignmentVersion(version),
-        controller: BrokerId(1),
-        brokers: vec![broker],
-        partitions: Vec::new(),
-        consumer_groups: (0..COORDINATOR_SLOTS).map(slot).collect(),
-    }
-}
-
-fn volume() -> (TempDir, AssignmentFile) {
-    let root = tempfile::tempdir().unwrap();
-    fs::create_dir(root.path().join(CLUSTER_DIRECTORY)).unwrap();
-    let file = AssignmentFile::new(root.path());
-    (root, file)
-}
 
 fn generation(file: &AssignmentFile) -> Option<(i32, i64)> {
     let assignment = file.load().unwrap().assignment?;

@@ -59,6 +59,8 @@ pub struct ClusterOptions {
     pub open_files: u64,
     /// Where this broker itself reaches its own heartbeat listener, `HOST:PORT`.
     pub heartbeat_address: Arc<str>,
+    /// Where the others reach it, `HOST:PORT`.
+    pub heartbeat_told: Arc<str>,
     pub heartbeat_tls: Option<HeartbeatTls>,
 }
 
@@ -68,8 +70,6 @@ pub struct HeartbeatTls {
     pub files: TlsFiles,
     /// What is in the files.
     pub loaded: Tls,
-    /// The host by which the others know this broker: its certificate holds it.
-    pub own_name: Arc<str>,
 }
 
 /// What the volume says before anything runs.
@@ -179,6 +179,7 @@ pub(crate) async fn run(
     let (sink, sink_receiver) = watch::channel(None);
     let candidate = Candidate {
         own: options.own.clone(),
+        heartbeat: Arc::clone(&options.heartbeat_told),
         file: AssignmentFile::new(&options.data_directory),
         root: options.data_directory.clone(),
         topics,
@@ -191,10 +192,10 @@ pub(crate) async fn run(
         facts: controller_facts,
     };
     spawn_local(candidate.run());
-    let client_tls = options.heartbeat_tls.map(|HeartbeatTls { files, loaded, own_name }| {
+    let client_tls = options.heartbeat_tls.map(|HeartbeatTls { files, loaded }| {
         let (current, followed) = watch::channel(loaded);
         spawn_local(tls::follow(files, current));
-        ClientTls { current: followed, own_name }
+        ClientTls { current: followed, own_name: host_of(&options.heartbeat_told) }
     });
     let server_tls = client_tls.as_ref().map(|tls| tls.current.clone());
     let (outstanding, hearing, seen) = (Rc::clone(&member), Rc::clone(&member), Rc::clone(&watcher));
@@ -204,6 +205,7 @@ pub(crate) async fn run(
         own_address: Arc::clone(&options.heartbeat_address),
         tls: client_tls,
         leadership,
+        assignment: watcher.accepted(),
         status: Rc::clone(&status),
         outstanding: Box::new(move || outstanding.outstanding()),
         hear: Box::new(move |told| match told {
@@ -260,6 +262,12 @@ pub(crate) async fn run(
         never = listening => match never {},
     };
     ended.and(stopped.map_err(ClusterError::from))
+}
+
+/// The host of `HOST:PORT`, as certificates write it.
+fn host_of(address: &str) -> Arc<str> {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']').into()
 }
 
 /// Follows the controller epoch of what is accepted, for ever.

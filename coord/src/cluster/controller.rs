@@ -56,6 +56,8 @@ enum TermError {
 /// Control thread, of every broker.
 pub(crate) struct Candidate {
     pub(crate) own: RegisteredBroker,
+    /// Where the others reach this broker's heartbeat listener, `HOST:PORT`.
+    pub(crate) heartbeat: Arc<str>,
     pub(crate) file: AssignmentFile,
     pub(crate) root: std::path::PathBuf,
     pub(crate) topics: Arc<TopicDirectory>,
@@ -397,6 +399,7 @@ impl Term<'_> {
         self.candidate.facts.connected.set(self.registry.connected());
         let inputs = Inputs {
             controller: self.candidate.own.id,
+            controller_heartbeat: Some(Arc::clone(&self.candidate.heartbeat)),
             controller_epoch: self.epoch,
             brokers: self.registry.brokers(&candidates),
             candidates: &candidates,

@@ -35,6 +35,7 @@ fn assignment(partitions: &[(BrokerId, i32, Option<BrokerId>)]) -> Assignment {
         controller_epoch: ControllerEpoch(1),
         assignment_version: AssignmentVersion(1),
         controller: ME,
+        controller_heartbeat: None,
         brokers: vec![broker(ME), broker(OTHER)],
         partitions: partitions.iter().enumerate().map(row).collect(),
         consumer_groups: (0..COORDINATOR_SLOTS).map(slot).collect(),

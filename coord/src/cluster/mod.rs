@@ -23,6 +23,8 @@ pub mod plan;
 pub mod ports;
 mod provision;
 pub mod registry;
+#[cfg(test)]
+mod sample;
 mod shown;
 pub mod slots;
 pub mod stand_in;

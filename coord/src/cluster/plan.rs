@@ -77,6 +77,8 @@ impl TakenEpochs {
 #[derive(Debug)]
 pub struct Inputs<'a> {
     pub controller: BrokerId,
+    /// Where it listens for heartbeats.
+    pub controller_heartbeat: Option<Arc<str>>,
     pub controller_epoch: ControllerEpoch,
     /// In order of id.
     pub brokers: Vec<RegisteredBroker>,
@@ -97,6 +99,7 @@ pub fn next_assignment(former: Option<&Assignment>, inputs: Inputs<'_>) -> Assig
         controller_epoch: inputs.controller_epoch,
         assignment_version: AssignmentVersion(version),
         controller: inputs.controller,
+        controller_heartbeat: inputs.controller_heartbeat,
         brokers: inputs.brokers,
         partitions,
         consumer_groups,
@@ -108,6 +111,7 @@ pub fn next_assignment(former: Option<&Assignment>, inputs: Inputs<'_>) -> Assig
 pub fn says_the_same(a: &Assignment, b: &Assignment) -> bool {
     a.controller_epoch == b.controller_epoch
         && a.controller == b.controller
+        && a.controller_heartbeat == b.controller_heartbeat
         && a.brokers == b.brokers
         && a.partitions == b.partitions
         && a.consumer_groups == b.consumer_groups

@@ -32,6 +32,7 @@ impl Cluster {
         let candidates = alive.map(|broker| broker.id).collect();
         let inputs = Inputs {
             controller: BrokerId(0),
+            controller_heartbeat: None,
             controller_epoch: ControllerEpoch(5),
             brokers: self.brokers.clone(),
             candidates: &candidates,

@@ -117,6 +117,7 @@ mod tests {
             controller_epoch: ControllerEpoch(1),
             assignment_version: AssignmentVersion(1),
             controller: BrokerId(2),
+            controller_heartbeat: None,
             brokers: vec![
                 broker(2, BrokerHealth::Alive),
                 broker(3, BrokerHealth::Draining),

@@ -148,32 +148,11 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
     use std::fs;
 
-    use kaas_proto::format::assignment::{AssignedSlot, BrokerHealth, RegisteredBroker};
     use kaas_proto::layout::{ASSIGNMENT_FILE, CLUSTER_DIRECTORY};
-    use kaas_proto::types::{BrokerId, COORDINATOR_SLOTS, Incarnation, LeaderEpoch, SlotId};
     use tokio::task::LocalSet;
 
+    use super::super::sample::{assignment, volume};
     use super::*;
-
-    fn assignment(epoch: i32, version: i64) -> Assignment {
-        let broker = RegisteredBroker {
-            id: BrokerId(1),
-            incarnation: Incarnation(1),
-            rack: None,
-            listeners: Vec::new(),
-            health: BrokerHealth::Alive,
-        };
-        let slot =
-            |slot| AssignedSlot { slot: SlotId(slot), leader: BrokerId(1), epoch: LeaderEpoch(1), previous: None };
-        Assignment {
-            controller_epoch: ControllerEpoch(epoch),
-            assignment_version: AssignmentVersion(version),
-            controller: BrokerId(1),
-            brokers: vec![broker],
-            partitions: Vec::new(),
-            consumer_groups: (0..COORDINATOR_SLOTS).map(slot).collect(),
-        }
-    }
 
     #[test]
     fn only_what_is_newer_is_followed() {
@@ -189,11 +168,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_deposed_controllers_file_changes_nothing() {
-        let root = tempfile::tempdir().unwrap();
-        fs::create_dir(root.path().join(CLUSTER_DIRECTORY)).unwrap();
+        let (root, file) = volume();
         let path = root.path().join(CLUSTER_DIRECTORY).join(ASSIGNMENT_FILE);
         let (_leadership, receiver) = watch::channel(Leadership::Unknown);
-        let watcher = Watcher::new(AssignmentFile::new(root.path()), receiver);
+        let watcher = Watcher::new(file, receiver);
         let mut accepted = watcher.accepted();
         let write = |content: Vec<u8>| {
             let temporary = path.with_extension("tmp");

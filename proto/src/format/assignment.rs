@@ -7,6 +7,7 @@
 //! | `controller_epoch` | of the controller that wrote it; a reader that knows a higher one ignores the file |
 //! | `assignment_version` | rises with every assignment, across controllers too |
 //! | `controller` | the broker that wrote it |
+//! | `controller_heartbeat` | where that broker listens for heartbeats, `HOST:PORT`; may be missing |
 //! | `brokers` | in order of id: `{id, incarnation, rack, listeners: [{name, host, port, protocol}], health}`; health is `alive`, `draining` or `dead`. A broker that was registered once stays |
 //! | `partitions` | in order of topic and partition: `{topic, topic_id, partition, leader, epoch, previous}`; `previous` is the broker that hands it over, or null |
 //! | `consumerGroups` | the 50 coordinator slots in order: `{slot, leader, epoch, previous}` |
@@ -33,6 +34,9 @@ pub struct Assignment {
     pub controller_epoch: ControllerEpoch,
     pub assignment_version: AssignmentVersion,
     pub controller: BrokerId,
+    /// Where it listens for heartbeats, `HOST:PORT`; for brokers that can't ask the election.
+    #[serde(default, with = "optional_text", skip_serializing_if = "Option::is_none")]
+    pub controller_heartbeat: Option<Arc<str>>,
     /// In order of id.
     pub brokers: Vec<RegisteredBroker>,
     /// In order of topic and partition; of each topic all partitions from 0.
@@ -262,6 +266,7 @@ mod tests {
             controller_epoch: ControllerEpoch(4),
             assignment_version: AssignmentVersion(17),
             controller: BrokerId(0),
+            controller_heartbeat: Some("h:9094".into()),
             brokers: vec![broker(0, BrokerHealth::Alive), broker(2, BrokerHealth::Draining)],
             partitions: vec![partition("a", 1, 0), partition("a", 1, 1), partition("b", 2, 0)],
             consumer_groups: (0..COORDINATOR_SLOTS).map(slot).collect(),
@@ -276,7 +281,8 @@ mod tests {
         assert!(Arc::ptr_eq(&decoded.partitions[0].topic, &decoded.partitions[1].topic));
         let text = String::from_utf8(encoded).unwrap();
         let begin = concat!(
-            r#"{"controller_epoch":4,"assignment_version":17,"controller":0,"brokers":[{"id":0,"#,
+            r#"{"controller_epoch":4,"assignment_version":17,"controller":0,"controller_heartbeat":"h:9094","#,
+            r#""brokers":[{"id":0,"#,
             r#""incarnation":"00000000000000ab","listeners":[{"name":"A","host":"h","port":9092,"protocol":"PLAINTEXT"}],"#,
             r#""health":"alive"},"#
         );

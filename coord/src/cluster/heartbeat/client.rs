@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kaas_proto::control::PartitionKey;
-use kaas_proto::format::assignment::RegisteredBroker;
+use kaas_proto::format::assignment::{Assignment, RegisteredBroker};
 use kaas_proto::heartbeat::{BrokerMessage, ControllerMessage};
 use kaas_proto::types::{AssignmentVersion, ControllerEpoch};
 use tokio::sync::{Notify, mpsc, watch};
@@ -25,6 +25,8 @@ use crate::cluster::registry::{HEARTBEAT_INTERVAL, SESSION_TIMEOUT};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// After a session that ended, before the next one.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+/// The same with a controller that only the assignment names: if the election is down for all, there may be none.
+const BLIND_RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// Messages that the transport has not taken yet.
 const MESSAGE_QUEUE_LENGTH: usize = 16;
 
@@ -124,6 +126,8 @@ pub struct Client {
     pub own_address: Arc<str>,
     pub tls: Option<ClientTls>,
     pub leadership: watch::Receiver<Leadership>,
+    /// The assignment that this broker follows.
+    pub assignment: watch::Receiver<Option<Arc<Assignment>>>,
     pub status: Rc<Status>,
     /// What each session begins with.
     pub outstanding: Box<dyn Fn() -> Vec<Report>>,
@@ -147,28 +151,18 @@ impl std::fmt::Debug for Client {
 
 impl Client {
     /// Keeps a session for as long as somebody is the controller, for ever.
-    pub async fn run(mut self) {
+    pub async fn run(self) {
         let mut complaint = String::new();
         // A broker that came with nothing to say for itself would be given partitions, and lose them at once.
         self.status.judged().await;
         loop {
             let Some(address) = self.controller_address() else {
-                if self.leadership.changed().await.is_err() {
-                    return;
-                }
+                self.moved(None).await;
                 continue;
-            };
-            let mut leadership = self.leadership.clone();
-            let moved = async {
-                let elsewhere = |leadership: &Leadership| address_in(leadership, &self.own_address) != Some(&address);
-                // Without an election there is nothing to go by.
-                if leadership.wait_for(elsewhere).await.is_err() {
-                    std::future::pending::<()>().await;
-                }
             };
             let ended = tokio::select! {
                 ended = self.session(&address) => ended.err().map(|status| status.to_string()),
-                () = moved => None,
+                () = self.moved(Some(&address)) => None,
             };
             self.status.connected.set(false);
             self.status.reports.borrow_mut().clear();
@@ -176,12 +170,36 @@ impl Client {
                 tracing::warn!(controller = &*address, "the session with the controller has ended: {ended}");
                 complaint = ended;
             }
-            sleep(RECONNECT_PAUSE).await;
+            let is_blind = *self.leadership.borrow() == Leadership::Unknown;
+            sleep(if is_blind { BLIND_RECONNECT_PAUSE } else { RECONNECT_PAUSE }).await;
         }
     }
 
+    /// By election; a broker that can't ask it goes by the volume, which names whoever wrote the assignment. That costs nothing
+    /// if it is wrong: who is not the controller takes no sessions, and fences decide about all else.
     fn controller_address(&self) -> Option<Arc<str>> {
-        address_in(&self.leadership.borrow(), &self.own_address).cloned()
+        match &*self.leadership.borrow() {
+            Leadership::Follower { controller, .. } => Some(Arc::clone(&controller.heartbeat)),
+            Leadership::Controller { .. } => Some(Arc::clone(&self.own_address)),
+            Leadership::Unknown => {
+                let assignment = self.assignment.borrow();
+                let assignment = assignment.as_ref().filter(|assignment| assignment.controller != self.broker.id)?;
+                assignment.controller_heartbeat.clone()
+            }
+        }
+    }
+
+    /// Completes when the controller is elsewhere.
+    async fn moved(&self, from: Option<&Arc<str>>) {
+        let (mut leadership, mut assignment) = (self.leadership.clone(), self.assignment.clone());
+        while self.controller_address().as_ref() == from {
+            tokio::select! {
+                Ok(()) = leadership.changed() => {}
+                Ok(()) = assignment.changed() => {}
+                // Nothing is left to go by.
+                else => std::future::pending().await,
+            }
+        }
     }
 
     fn endpoint(&self, address: &str) -> Result<Endpoint, tonic::transport::Error> {
@@ -246,13 +264,5 @@ impl Client {
         for released in message.relinquished.iter().filter_map(report) {
             (self.hear)(Told::Released(released.partition));
         }
-    }
-}
-
-fn address_in<'a>(leadership: &'a Leadership, own: &'a Arc<str>) -> Option<&'a Arc<str>> {
-    match leadership {
-        Leadership::Unknown => None,
-        Leadership::Follower { controller, .. } => Some(&controller.heartbeat),
-        Leadership::Controller { .. } => Some(own),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kaas_proto::control::PartitionKey;
-use kaas_proto::format::assignment::{BrokerHealth, RegisteredBroker};
+use kaas_proto::format::assignment::{Assignment, BrokerHealth, RegisteredBroker};
 use kaas_proto::heartbeat::ControllerMessage;
 use kaas_proto::types::{AssignmentVersion, BrokerId, ControllerEpoch, Incarnation, LeaderEpoch, SlotId};
 use tokio::net::TcpListener;
@@ -19,6 +19,7 @@ use super::messages::{report, wire_report};
 use super::server::{self, EVENT_QUEUE_LENGTH, EventSink, SessionEvent};
 use crate::cluster::follower::{Report, What};
 use crate::cluster::ports::{Controller, Leadership};
+use crate::cluster::sample::assignment;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -26,22 +27,42 @@ fn slot_report(what: What) -> Report {
     Report { partition: PartitionKey::of_slot(SlotId(3)), epoch: LeaderEpoch(7), what }
 }
 
+/// How the broker knows who the controller is.
+enum Known {
+    ByElection,
+    ByAssignment,
+}
+
 struct Both {
     sink: watch::Sender<EventSink>,
     status: Rc<Status>,
     told: Rc<RefCell<Vec<Told>>>,
     heard: Rc<Notify>,
-    _leadership: watch::Sender<Leadership>,
+    leadership: watch::Sender<Leadership>,
+    _assignment: watch::Sender<Option<Arc<Assignment>>>,
+}
+
+fn follower_of(address: &Arc<str>) -> Leadership {
+    let controller = Controller { broker: BrokerId(9), heartbeat: Arc::clone(address) };
+    Leadership::Follower { lease_transitions: 1, controller }
 }
 
 /// A server, and a broker that takes it for the controller.
-async fn both(cluster_id: &str) -> Both {
+async fn both(cluster_id: &str, known: Known) -> Both {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address: Arc<str> = listener.local_addr().unwrap().to_string().into();
     let (sink, receiver) = watch::channel(None);
     tokio::spawn(server::serve(listener, "ours".into(), receiver, None));
-    let controller = Controller { broker: BrokerId(9), heartbeat: address };
-    let (election, leadership) = watch::channel(Leadership::Follower { lease_transitions: 1, controller });
+    let (leadership, assignment) = match known {
+        Known::ByElection => (follower_of(&address), None),
+        Known::ByAssignment => {
+            let controller_heartbeat = Some(Arc::clone(&address));
+            let assignment = Assignment { controller: BrokerId(9), controller_heartbeat, ..assignment(3, 8) };
+            (Leadership::Unknown, Some(Arc::new(assignment)))
+        }
+    };
+    let (election, leadership) = watch::channel(leadership);
+    let (volume, assignment) = watch::channel(assignment);
     let (told, heard, status) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Notify::new()), Rc::new(Status::default()));
     let (into, ring) = (Rc::clone(&told), Rc::clone(&heard));
     let client = Client {
@@ -56,6 +77,7 @@ async fn both(cluster_id: &str) -> Both {
         own_address: "127.0.0.1:1".into(),
         tls: None,
         leadership,
+        assignment,
         status: Rc::clone(&status),
         outstanding: Box::new(|| vec![slot_report(What::Leads)]),
         hear: Box::new(move |message| {
@@ -65,7 +87,7 @@ async fn both(cluster_id: &str) -> Both {
     };
     spawn_local(client.run());
     status.set_healthy(true);
-    Both { sink, status, told, heard, _leadership: election }
+    Both { sink, status, told, heard, leadership: election, _assignment: volume }
 }
 
 async fn next(events: &mut mpsc::Receiver<SessionEvent>) -> SessionEvent {
@@ -76,7 +98,7 @@ async fn next(events: &mut mpsc::Receiver<SessionEvent>) -> SessionEvent {
 async fn a_session_carries_news_both_ways_and_ends_with_the_controller() {
     LocalSet::new()
         .run_until(async {
-            let both = both("ours").await;
+            let both = both("ours", Known::ByElection).await;
             let (sender, mut events) = mpsc::channel(EVENT_QUEUE_LENGTH);
             both.sink.send_replace(Some(sender));
             let SessionEvent::Began { session, broker, to_broker } = next(&mut events).await else { unreachable!() };
@@ -123,10 +145,35 @@ async fn a_session_carries_news_both_ways_and_ends_with_the_controller() {
 async fn a_broker_of_another_volume_is_not_let_in() {
     LocalSet::new()
         .run_until(async {
-            let both = both("theirs").await;
+            let both = both("theirs", Known::ByElection).await;
             let (sender, mut events) = mpsc::channel(EVENT_QUEUE_LENGTH);
             both.sink.send_replace(Some(sender));
             timeout(Duration::from_millis(300), events.recv()).await.expect_err("nobody comes");
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_broker_that_cannot_ask_the_election_goes_by_the_assignment() {
+    LocalSet::new()
+        .run_until(async {
+            let both = both("ours", Known::ByAssignment).await;
+            let (sender, mut events) = mpsc::channel(EVENT_QUEUE_LENGTH);
+            both.sink.send_replace(Some(sender));
+            let SessionEvent::Began { broker, to_broker, .. } = next(&mut events).await else { unreachable!() };
+            assert_eq!(broker.id, BrokerId(1));
+
+            // What the election says counts more, as soon as it says something.
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let elsewhere: Arc<str> = listener.local_addr().unwrap().to_string().into();
+            both.leadership.send_replace(follower_of(&elsewhere));
+            timeout(DEADLINE, listener.accept()).await.unwrap().unwrap();
+            while !matches!(next(&mut events).await, SessionEvent::Ended { .. }) {}
+
+            // It falls silent, and the assignment still names the other.
+            both.leadership.send_replace(Leadership::Unknown);
+            while !matches!(next(&mut events).await, SessionEvent::Began { .. }) {}
+            drop(to_broker);
         })
         .await;
 }
