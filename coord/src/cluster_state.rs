@@ -140,14 +140,25 @@ impl ClusterState {
         if !self.ready {
             let counts = self.leadership.counts();
             self.ready = counts.settled();
-            if self.ready {
-                tracing::info!(
+            if self.ready && counts.failed == 0 {
+                tracing::info!(leading = counts.leading, "ready: all partitions are led");
+            } else if self.ready {
+                let first = self.leadership.troubles(1).into_iter().next();
+                tracing::warn!(
                     leading = counts.leading,
                     failed = counts.failed,
-                    "ready: all partitions are taken over"
+                    first_reason = first.map(|trouble| trouble.reason.to_string()),
+                    "{} of {} partitions could not be taken over; that is tried again, /healthz lists them",
+                    counts.failed,
+                    counts.assigned
                 );
             }
         }
+    }
+
+    /// All that was found at start has been taken over once, or has failed.
+    pub(crate) fn was_ready(&self) -> bool {
+        self.ready
     }
 
     fn change(&mut self, change: impl FnOnce(&mut ClusterView)) {

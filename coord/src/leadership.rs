@@ -10,9 +10,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kaas_proto::control::{PartitionChange, PartitionKey, ShardEvent};
 use kaas_proto::types::{LeaderEpoch, TopicId};
+use tokio::time::Instant;
 
 /// How far a takeover has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ struct Assigned {
     topic: Arc<str>,
     progress: Progress,
     stalled: bool,
+    /// When the shard was to be told.
+    since: Instant,
 }
 
 /// How many partitions, slots included, stand where.
@@ -83,7 +87,7 @@ pub enum Consequence {
     },
 }
 
-/// Control thread. Pure: events in, consequences out.
+/// Control thread. Events in, consequences out.
 #[derive(Debug, Default)]
 pub struct Leadership {
     partitions: HashMap<PartitionKey, Assigned>,
@@ -92,7 +96,7 @@ pub struct Leadership {
 impl Leadership {
     /// This broker is to lead the partition.
     pub fn assign(&mut self, partition: PartitionKey, topic: Arc<str>) {
-        let waiting = Assigned { topic, progress: Progress::Waiting, stalled: false };
+        let waiting = Assigned { topic, progress: Progress::Waiting, stalled: false, since: Instant::now() };
         self.partitions.entry(partition).or_insert(waiting);
     }
 
@@ -102,6 +106,7 @@ impl Leadership {
             && assigned.progress == Progress::Superseded
         {
             assigned.progress = Progress::Waiting;
+            assigned.since = Instant::now();
         }
     }
 
@@ -167,6 +172,13 @@ impl Leadership {
             counts.stalled += usize::from(assigned.stalled);
         }
         counts
+    }
+
+    /// How long the first takeover of a partition has been awaited, of all that are, if any is.
+    #[must_use]
+    pub fn longest_waiting(&self) -> Option<Duration> {
+        let waiting = self.partitions.values().filter(|assigned| assigned.progress == Progress::Waiting);
+        waiting.map(|assigned| assigned.since.elapsed()).max()
     }
 
     /// Up to `limit` partitions that are failed or stalled, in order of topic id and partition.

@@ -25,6 +25,12 @@ const REFUSED: MetricName = MetricName {
     kind: MetricKind::Counter,
 };
 
+const DROPPED: MetricName = MetricName {
+    name: "kaas_admin_connections_dropped_total",
+    help: "Connections to the admin endpoint that kept it waiting and made room for another one.",
+    kind: MetricKind::Counter,
+};
+
 const REFUSED_COMMANDS: MetricName = MetricName {
     name: "kaas_shard_commands_refused_total",
     help: "Commands that found the outbox of their shard full.",
@@ -35,6 +41,7 @@ const REFUSED_COMMANDS: MetricName = MetricName {
 pub(super) struct Bounds {
     pub(super) silent_shards: usize,
     pub(super) refused_connections: u64,
+    pub(super) dropped_connections: u64,
     pub(super) refused_commands: u64,
 }
 
@@ -55,6 +62,7 @@ pub(super) fn add(exposition: &mut Exposition, state: &ClusterState, facts: &Fac
     exposition.number(STALLED, Vec::new(), count(counts.stalled));
     exposition.number(SILENT, Vec::new(), count(bounds.silent_shards));
     exposition.number(REFUSED, Vec::new(), total(bounds.refused_connections));
+    exposition.number(DROPPED, Vec::new(), total(bounds.dropped_connections));
     exposition.number(REFUSED_COMMANDS, Vec::new(), total(bounds.refused_commands));
 }
 

@@ -4,6 +4,7 @@
 //! filer does not.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,10 +22,12 @@ use kaas_proto::metrics::ShardMetrics;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::cluster::ClusterHealth;
 use crate::cluster_state::ClusterState;
+use crate::leadership::Counts;
 use crate::outbox::Outbox;
 use prometheus::Exposition;
 
@@ -33,10 +36,13 @@ mod control_metrics;
 mod process;
 mod prometheus;
 
-/// Connections at a time; further ones are closed at once.
+/// Connections at a time. For a further one the oldest makes room whose request is not being worked on.
 const MAX_CONNECTIONS: usize = 64;
-/// How long a connection may take to send a request, also the next one.
-const HEADER_WAIT: Duration = Duration::from_secs(30);
+/// How long a connection may take to send the head of a request, also of the next one. Scrapers connect again.
+const HEAD_WAIT: Duration = Duration::from_secs(2);
+/// Once this broker has been ready: how long the takeover of a further partition, as of a new topic, may take before a
+/// broker that is alone counts as unready.
+const TAKEOVER_GRACE: Duration = Duration::from_secs(10);
 /// How long shards have to answer a scrape; those that do not are missing in it, and counted.
 const SHARD_WAIT: Duration = Duration::from_secs(1);
 /// Partitions that `/healthz` lists by name.
@@ -62,8 +68,18 @@ pub struct Admin {
     stopping: watch::Receiver<bool>,
     facts: Facts,
     cluster: Option<ClusterHealth>,
-    connections: Cell<usize>,
+    connections: RefCell<BTreeMap<u64, Open>>,
+    next_connection: Cell<u64>,
     refused: Cell<u64>,
+    dropped: Cell<u64>,
+}
+
+/// A connection.
+#[derive(Debug)]
+struct Open {
+    task: AbortHandle,
+    /// A request is being worked on; else the client is to send one, or to read its answer.
+    is_answering: bool,
 }
 
 impl Admin {
@@ -75,8 +91,18 @@ impl Admin {
         stopping: watch::Receiver<bool>,
         facts: Facts,
     ) -> Self {
-        let (connections, refused) = (Cell::new(0), Cell::new(0));
-        Self { state, shards, outbox, stopping, facts, cluster: None, connections, refused }
+        Self {
+            state,
+            shards,
+            outbox,
+            stopping,
+            facts,
+            cluster: None,
+            connections: RefCell::default(),
+            next_connection: Cell::new(0),
+            refused: Cell::new(0),
+            dropped: Cell::new(0),
+        }
     }
 
     /// Shows a broker of a cluster.
@@ -89,9 +115,10 @@ impl Admin {
     pub async fn serve(self: Rc<Self>, listener: TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) if self.connections.get() < MAX_CONNECTIONS => {
-                    let open = Open::count(&self);
-                    tokio::task::spawn_local(connection(open, stream));
+                Ok((stream, _)) if self.has_room() => {
+                    let id = self.next_connection.replace(self.next_connection.get() + 1);
+                    let task = tokio::task::spawn_local(Rc::clone(&self).connection(id, stream)).abort_handle();
+                    self.connections.borrow_mut().insert(id, Open { task, is_answering: false });
                 }
                 Ok(_) => self.refused.set(self.refused.get() + 1),
                 Err(error) => {
@@ -99,6 +126,45 @@ impl Admin {
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
+        }
+    }
+
+    /// Whether another connection may be served, if need be in place of one that keeps us waiting: connections that send
+    /// nothing must not keep a probe out.
+    fn has_room(&self) -> bool {
+        let mut connections = self.connections.borrow_mut();
+        if connections.len() < MAX_CONNECTIONS {
+            return true;
+        }
+        let waiting = connections.iter().find(|(_, open)| !open.is_answering).map(|(&id, _)| id);
+        let Some(dropped) = waiting.and_then(|id| connections.remove(&id)) else { return false };
+        dropped.task.abort();
+        self.dropped.set(self.dropped.get() + 1);
+        true
+    }
+
+    async fn connection(self: Rc<Self>, id: u64, stream: TcpStream) {
+        let service = service_fn(|request: Request<Incoming>| {
+            let admin = Rc::clone(&self);
+            async move {
+                admin.note_answering(id, true);
+                let answer = admin.answer(request.method(), request.uri().path()).await;
+                admin.note_answering(id, false);
+                Ok::<_, Infallible>(answer)
+            }
+        });
+        let serving = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_WAIT)
+            .serve_connection(TokioIo::new(stream), service);
+        // A client that goes away, or sends no HTTP, is its own problem.
+        let _ = serving.await;
+        self.connections.borrow_mut().remove(&id);
+    }
+
+    fn note_answering(&self, id: u64, is_answering: bool) {
+        if let Some(open) = self.connections.borrow_mut().get_mut(&id) {
+            open.is_answering = is_answering;
         }
     }
 
@@ -123,15 +189,34 @@ impl Admin {
 
     fn readiness(&self) -> Response<Full<Bytes>> {
         let counts = self.state.borrow().leadership().counts();
-        let reason = self.cluster.as_ref().and_then(ClusterHealth::unready);
-        // In a cluster a superseded partition is about to be assigned anew.
-        let settled = counts.settled() && (self.cluster.is_none() || counts.superseded == 0);
-        let ready = settled && reason.is_none() && !*self.stopping.borrow();
+        let reason = self.unready(counts);
+        let ready = reason.is_none();
         let body = json!({
             "ready": ready, "reason": reason, "assigned": counts.assigned, "leading": counts.leading, "waiting": counts.waiting,
             "failed": counts.failed, "stalled": counts.stalled,
         });
         json_response(if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &body)
+    }
+
+    /// Why clients should not come here, if they should not.
+    fn unready(&self, counts: Counts) -> Option<String> {
+        if *self.stopping.borrow() {
+            return Some("it is stopping".to_owned());
+        }
+        if let Some(reason) = self.cluster.as_ref().and_then(ClusterHealth::unready) {
+            return Some(reason.to_owned());
+        }
+        // In a cluster a superseded partition is about to be assigned anew.
+        if self.cluster.is_some() && counts.superseded > 0 {
+            return Some(format!("{} partitions are led by others and not assigned anew yet", counts.superseded));
+        }
+        let state = self.state.borrow();
+        let grace = self.cluster.is_none() && state.was_ready();
+        let is_short = |waited: Duration| grace && waited < TAKEOVER_GRACE;
+        match state.leadership().longest_waiting() {
+            Some(waited) if !is_short(waited) => Some(format!("{} partitions are not taken over yet", counts.waiting)),
+            _ => None,
+        }
     }
 
     fn health(&self) -> Value {
@@ -179,6 +264,7 @@ impl Admin {
         let bounds = control_metrics::Bounds {
             silent_shards: silent,
             refused_connections: self.refused.get(),
+            dropped_connections: self.dropped.get(),
             refused_commands: self.outbox.refused(),
         };
         control_metrics::add(&mut exposition, &state, &self.facts, bounds);
@@ -207,35 +293,6 @@ impl Admin {
         }
         metrics
     }
-}
-
-/// Counts one connection for as long as it lives.
-struct Open(Rc<Admin>);
-
-impl Open {
-    fn count(admin: &Rc<Admin>) -> Self {
-        admin.connections.set(admin.connections.get() + 1);
-        Self(Rc::clone(admin))
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.connections.set(self.0.connections.get() - 1);
-    }
-}
-
-async fn connection(open: Open, stream: TcpStream) {
-    let service = service_fn(|request: Request<Incoming>| {
-        let admin = Rc::clone(&open.0);
-        async move { Ok::<_, Infallible>(admin.answer(request.method(), request.uri().path()).await) }
-    });
-    let serving = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_WAIT)
-        .serve_connection(TokioIo::new(stream), service);
-    // A client that goes away, or sends no HTTP, is its own problem.
-    let _ = serving.await;
 }
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kaas_proto::control::{ControlLink, PartitionChange, PartitionKey, ShardEvent, ShardLink, link};
 use kaas_proto::metrics::{MetricKind, MetricName};
-use kaas_proto::types::{BrokerId, LeaderEpoch, ShardId, SlotId};
+use kaas_proto::types::{BrokerId, LeaderEpoch, PartitionIndex, ShardId, SlotId, TopicId};
 use kaas_proto::view::{BrokerView, ClusterView};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::LocalSet;
@@ -109,14 +109,70 @@ async fn connections_are_bounded() {
                 stream.read_u8().await.unwrap();
                 held.push(stream);
             }
+            // All of them could send another request, and none has: the oldest makes room.
+            assert!(request(address, "GET /healthz").await.starts_with("HTTP/1.1 200"));
+            assert_eq!((admin.dropped.get(), admin.refused.get()), (1, 0));
+            let mut rest = Vec::new();
+            held.remove(0).read_to_end(&mut rest).await.unwrap();
+            for open in admin.connections.borrow_mut().values_mut() {
+                open.is_answering = true;
+            }
+            while admin.connections.borrow().len() < MAX_CONNECTIONS {
+                held.push(TcpStream::connect(address).await.unwrap());
+                tokio::task::yield_now().await;
+                admin.connections.borrow_mut().values_mut().for_each(|open| open.is_answering = true);
+            }
             let mut further = TcpStream::connect(address).await.unwrap();
             assert!(further.read_u8().await.is_err(), "closed at once");
-            assert_eq!((admin.connections.get(), admin.refused.get()), (MAX_CONNECTIONS, 1));
+            assert_eq!((admin.dropped.get(), admin.refused.get()), (1, 1));
             drop(held);
-            while admin.connections.get() > 0 {
+            while !admin.connections.borrow().is_empty() {
                 tokio::task::yield_now().await;
             }
             assert!(request(address, "GET /healthz").await.starts_with("HTTP/1.1 200"));
         })
         .await;
+}
+
+#[tokio::test]
+async fn requests_that_never_end_keep_no_probe_out() {
+    LocalSet::new()
+        .run_until(async {
+            let (admin, _state, _stopping) = admin();
+            let address = listen(Rc::clone(&admin)).await;
+            let mut held = Vec::new();
+            for _ in 0..2 * MAX_CONNECTIONS {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                stream.write_all(b"GET /metrics HTTP/1.1\r\nX: ").await.unwrap();
+                held.push(stream);
+            }
+            for page in ["GET /healthz", "GET /metrics"] {
+                assert!(request(address, page).await.starts_with("HTTP/1.1 200"), "{page}");
+            }
+            assert!(admin.dropped.get() > 0 && admin.refused.get() == 0);
+            let began = Instant::now();
+            held.pop().unwrap().read_to_end(&mut Vec::new()).await.ok();
+            assert!(began.elapsed() < 3 * HEAD_WAIT, "a head that does not come is not waited for");
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_new_topic_makes_a_lone_broker_unready_only_when_its_takeover_takes_long() {
+    let (admin, state, _stopping) = LocalSet::new().run_until(async { admin() }).await;
+    let reason = || admin.unready(state.borrow().leadership().counts());
+    assert_eq!(reason().as_deref(), Some("50 partitions are not taken over yet"));
+    let led = |slot| ShardEvent {
+        shard: ShardId(0),
+        partition: PartitionKey::of_slot(SlotId(slot)),
+        change: PartitionChange::Leading { epoch: LeaderEpoch(1) },
+    };
+    state.borrow_mut().apply((0..50).map(led));
+    assert_eq!(reason(), None);
+    let partition = PartitionKey { topic_id: TopicId([7; 16]), partition: PartitionIndex(0) };
+    state.borrow_mut().leadership_mut().assign(partition, "new".into());
+    assert_eq!(reason(), None, "it is being made");
+    tokio::time::pause();
+    tokio::time::advance(TAKEOVER_GRACE).await;
+    assert_eq!(reason().as_deref(), Some("1 partitions are not taken over yet"));
 }
