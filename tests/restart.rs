@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use bytes::Bytes;
 use kaas_bench::broker::{Broker, BrokerOptions, wait_until};
 use kaas_bench::client::{Client, FETCH_VERSION, PRODUCE_VERSION, fetch_request, produce_request};
+use kaas_bench::small_volume::SmallVolume;
 use kaas_proto::kafka::ErrorCode;
 use kaas_proto::kafka::messages::{FetchRequest, ProduceRequest};
 use kaas_proto::record::{BatchBuilder, Batches, RecordSet};
@@ -151,43 +151,9 @@ fn a_second_process_takes_over_and_the_first_says_who_fenced_it() {
     assert!(second.stop().unwrap().success());
 }
 
-/// A small file system in a file, mounted for one test.
-struct SmallVolume {
-    directory: tempfile::TempDir,
-}
-
-impl SmallVolume {
-    fn new(mebibytes: u64) -> Self {
-        let directory = data_dir();
-        let image = directory.path().join("image");
-        std::fs::File::create(&image).unwrap().set_len(mebibytes << 20).unwrap();
-        let volume = Self { directory };
-        std::fs::create_dir(volume.path()).unwrap();
-        run("mkfs.ext4", &["-q", "-m", "0", image.to_str().unwrap()]);
-        run("mount", &["-o", "loop", image.to_str().unwrap(), volume.path().to_str().unwrap()]);
-        volume
-    }
-
-    fn path(&self) -> PathBuf {
-        self.directory.path().join("volume")
-    }
-}
-
-impl Drop for SmallVolume {
-    fn drop(&mut self) {
-        // Lazily: the broker may still be on its way out.
-        Command::new("umount").arg("-l").arg(self.path()).status().ok();
-    }
-}
-
-fn run(program: &str, arguments: &[&str]) {
-    let status = Command::new(program).args(arguments).status().unwrap();
-    assert!(status.success(), "{program} {arguments:?} (needs root): {status}");
-}
-
 #[test]
 fn a_full_disk_refuses_producers_serves_consumers_and_heals() {
-    let volume = SmallVolume::new(48);
+    let volume = SmallVolume::new(Path::new(env!("CARGO_TARGET_TMPDIR")), 48).unwrap();
     let data_dir = volume.path().join("data");
     let broker = start(&data_dir);
     let mut client = Client::connect(broker.kafka()).unwrap();

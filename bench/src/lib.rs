@@ -8,4 +8,5 @@ pub mod proxy;
 pub mod random;
 pub mod rename_pause;
 pub mod scenario;
+pub mod small_volume;
 pub mod tester;
