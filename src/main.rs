@@ -17,7 +17,7 @@ use kaas_coord::standalone::{self, StandaloneOptions};
 use kaas_coord::thread::{self, Role};
 use kaas_core::env::executor::spawn_shard;
 use kaas_core::env::memory::MemoryVolume;
-use kaas_core::env::probe;
+use kaas_core::env::{open_files, probe};
 use kaas_core::shard::port;
 use kaas_net::listener;
 use kaas_net::server::ConnectionCounter;
@@ -56,9 +56,14 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
     let shards = processors.shards;
     probe::check_io_uring(shards)?;
     let open_files = probe::raise_open_files();
+    let has_volume = options.mode.data_directory().is_some();
+    let connection_files = open_files::for_connections(open_files, shards, has_volume)?;
     let mut file_system = None;
     let storage = match &options.mode {
-        Mode::LocalDev => Storage::Memory(MemoryVolume::default()),
+        Mode::LocalDev => {
+            tracing::warn!("everything is kept in memory and lost at the end; --data-dir DIR keeps it");
+            Storage::Memory(MemoryVolume::default())
+        }
         Mode::Standalone(directory) | Mode::Cluster { data_directory: directory, .. } => {
             let found = probe::check_data_directory(directory, options.accept_nfs3)?;
             if found.is_full {
@@ -112,6 +117,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
         data_dir = options.mode.data_directory().map(|path| path.display().to_string()),
         file_system,
         open_files,
+        connection_files,
         listeners = addresses.iter().map(|(name, address)| format!("{name}={address}")).collect::<Vec<_>>().join(","),
         "kaas starts"
     );
@@ -130,6 +136,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
             handles: handles.clone(),
             listeners,
             connections: Arc::clone(&connections),
+            connection_files,
             serving: serving.clone(),
             link,
         };

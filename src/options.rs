@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use kaas_coord::cluster::heartbeat::tls::TlsFiles;
 use kaas_coord::kubernetes::candidate::broker_of_pod;
@@ -20,6 +20,8 @@ use tracing_subscriber::filter::Targets;
 
 use crate::inspect::Inspect;
 
+/// Set by the pod's template; the namespace, unless the option says another one.
+const POD_NAMESPACE: &str = "MY_POD_NAMESPACE";
 /// Set by the pod's template (downward API); tells a pod's broker from one that somebody runs by hand.
 const POD_NAME: &str = "MY_POD_NAME";
 
@@ -71,11 +73,11 @@ pub(crate) struct Options {
 
     /// How many shards to run, each on a CPU of its own. Default: the CPUs that the process may use, less one for the
     /// control thread when there are more than two.
-    #[arg(long, value_name = "NUMBER", env = "KAAS_SHARDS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "NUMBER", env = "KAAS_SHARDS", value_parser = shards)]
     pub(crate) shards: Option<u16>,
 
     /// The id of this broker, from 0. Default: 1; in a pod of a StatefulSet its ordinal, and nothing else.
-    #[arg(long, value_name = "NUMBER", env = "KAAS_BROKER_ID", value_parser = clap::value_parser!(i32).range(0..))]
+    #[arg(long, value_name = "NUMBER", env = "KAAS_BROKER_ID", value_parser = broker_id)]
     pub(crate) broker_id: Option<i32>,
 
     /// In a cluster: where to listen for the heartbeats of the other brokers. Port 0 takes a free port.
@@ -113,8 +115,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME", env = "KAAS_KUBERNETES_SERVICE", default_value = "kaas-headless")]
     pub(crate) kubernetes_service: String,
 
-    /// In a pod: the namespace of the Lease and of the KafkaTopic objects. Default: that of the service account.
-    #[arg(long, value_name = "NAME", env = "MY_POD_NAMESPACE")]
+    /// In a pod: the namespace of the Lease and of the KafkaTopic objects. Default: MY_POD_NAMESPACE, else that of
+    /// the service account.
+    #[arg(long, value_name = "NAME", env = "KAAS_KUBERNETES_NAMESPACE")]
     pub(crate) kubernetes_namespace: Option<String>,
 
     /// Runs a cluster on one machine without Kubernetes, for tests and for trying it: all its brokers are given the same
@@ -133,7 +136,7 @@ pub(crate) struct Options {
 
     /// Takes a data directory on NFS 3 or 4.0. There a write that was sent twice can land after a newer one, so an
     /// acknowledged record can be lost when the server or the network fails.
-    #[arg(long, env = "KAAS_ACCEPT_NFS3", value_parser = clap::builder::BoolishValueParser::new())]
+    #[arg(long, env = "KAAS_ACCEPT_NFS3", value_parser = yes_or_no)]
     pub(crate) accept_nfs3: bool,
 }
 
@@ -254,6 +257,8 @@ pub(crate) enum OptionError {
     NotReachable(NamedAddress),
     #[error("--set {0}")]
     Setting(#[from] kaas_proto::config::ConfigError),
+    #[error("--set {name} is given twice, with '{first}' and with '{second}'; leave one of them out")]
+    SetTwice { name: String, first: String, second: String },
     #[error("{SETTINGS} holds '{0}': {InvalidSetting}")]
     SettingsVariable(String),
 }
@@ -267,7 +272,13 @@ const SETTINGS: &str = "KAAS_SET";
 impl Options {
     /// Reads the command line and the environment. Whatever is wrong ends the process with a message that names it.
     pub(crate) fn from_process() -> Asked {
-        let mut options = Self::parse();
+        let mut options = Self::try_parse().unwrap_or_else(|error| {
+            let arguments: Vec<String> = env::args_os().map(|text| text.to_string_lossy().into_owned()).collect();
+            match value_of_variable(&error, &arguments) {
+                Some(message) => Self::command().error(ErrorKind::ValueValidation, message).exit(),
+                None => error.exit(),
+            }
+        });
         if let Some(Command::Inspect { what }) = options.command.take() {
             return Asked::Inspect(what);
         }
@@ -290,7 +301,8 @@ impl Options {
                     }
                     (_, Some(BrokerId(ordinal))) => Some(ordinal),
                 };
-                let namespace = self.kubernetes_namespace.filter(|namespace| !namespace.is_empty());
+                let given = self.kubernetes_namespace.filter(|namespace| !namespace.is_empty());
+                let namespace = given.or_else(|| variable(POD_NAMESPACE)).filter(|namespace| !namespace.is_empty());
                 Some(Outside::Kubernetes { pod, service: self.kubernetes_service, namespace })
             }
             (None, None) => None,
@@ -298,6 +310,7 @@ impl Options {
         let broker_id = broker_id.unwrap_or(DEFAULT_BROKER_ID);
         let advertised = advertised(&self.listen, &self.advertise)?;
         let mut settings = settings_of_variable(&variable(SETTINGS).unwrap_or_default())?;
+        refuse_contradictions(&self.set)?;
         settings.extend(self.set);
         let mut config =
             BrokerConfig::resolve(settings.iter().map(|setting| (setting.name.as_str(), setting.value.as_str())))?
@@ -331,6 +344,17 @@ impl Options {
             accept_nfs3: self.accept_nfs3,
         })
     }
+}
+
+fn refuse_contradictions(settings: &[Setting]) -> Result<(), OptionError> {
+    for (position, Setting { name, value }) in settings.iter().enumerate() {
+        let earlier = settings[..position].iter().find(|earlier| earlier.name == *name && earlier.value != *value);
+        if let Some(earlier) = earlier {
+            let (first, second) = (earlier.value.clone(), value.clone());
+            return Err(OptionError::SetTwice { name: name.clone(), first, second });
+        }
+    }
+    Ok(())
 }
 
 /// All of them or none.
@@ -406,6 +430,41 @@ fn settings_of_variable(text: &str) -> Result<Vec<Setting>, OptionError> {
         }
     }
     Ok(settings)
+}
+
+/// What to say about a bad value that no argument holds: it came from the option's variable.
+fn value_of_variable(error: &clap::Error, arguments: &[String]) -> Option<String> {
+    let (Some(ContextValue::String(argument)), Some(ContextValue::String(value))) =
+        (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))
+    else {
+        return None;
+    };
+    let option = argument.split_whitespace().next()?;
+    if arguments.iter().any(|given| given.split('=').next() == Some(option)) {
+        return None;
+    }
+    let command = Options::command();
+    let definition = command.get_arguments().find(|known| known.get_long() == option.strip_prefix("--"))?;
+    let variable = definition.get_env()?.to_string_lossy();
+    let cause = std::error::Error::source(error).map_or_else(String::new, |cause| format!(": {cause}"));
+    Some(format!("invalid value '{value}' for {option}, given by {variable}{cause}"))
+}
+
+fn shards(text: &str) -> Result<u16, &'static str> {
+    let number = text.parse().ok().filter(|number| (1..=1024).contains(number));
+    number.ok_or("accepted is a whole number from 1 to 1024")
+}
+
+fn broker_id(text: &str) -> Result<i32, &'static str> {
+    text.parse().ok().filter(|&id| id >= 0).ok_or("accepted is a whole number from 0 to 2147483647")
+}
+
+fn yes_or_no(text: &str) -> Result<bool, &'static str> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" => Ok(false),
+        _ => Err("accepted is true, yes, on or 1, and false, no, off or 0"),
+    }
 }
 
 fn socket_address(text: &str) -> Result<SocketAddr, String> {
@@ -541,8 +600,9 @@ mod tests {
             (["--listen", "9092"], ["--listen", "'9092'", "HOST:PORT"]),
             (["--listen", "::1:9092"], ["--listen", "'::1:9092'", "[::1]:9092"]),
             (["--admin-listen", "8080"], ["--admin-listen", "'8080'", "127.0.0.1:8080"]),
-            (["--shards", "0"], ["--shards", "'0'", "1..=1024"]),
-            (["--broker-id", "-3"], ["--broker-id", "'-3'", "0..="]),
+            (["--shards", "0"], ["--shards", "'0'", "1 to 1024"]),
+            (["--broker-id", "-3"], ["--broker-id", "'-3'", "0 to"]),
+            (["--shards", "x"], ["--shards", "'x'", "1 to 1024"]),
             (["--log-level", "loud"], ["--log-level", "'loud'", "debug"]),
             (["--set", "num.partitions"], ["--set", "'num.partitions'", "NAME=VALUE"]),
         ] {
@@ -562,6 +622,9 @@ mod tests {
         assert!(error.contains("--advertise PLAINTEXT=0.0.0.0:9092"), "{error}");
         let error = refused(&["--advertise", "h:1", "--advertise", "h:2"]);
         assert!(error.contains("twice"), "{error}");
+        let error = refused(&["--set", "num.partitions=1", "--set", "num.partitions=2"]);
+        assert!(error.contains("num.partitions") && error.contains("'1'") && error.contains("'2'"), "{error}");
+        assert!(check(&["--set", "num.partitions=1", "--set", "num.partitions=1"], &[]).is_ok());
         let error = refused(&["--set", "num.partitions=0"]);
         assert_eq!(
             error,
@@ -587,6 +650,13 @@ mod tests {
         let error = pod("kaas-0", &[]).unwrap_err().to_string();
         assert!(error.contains("--data-dir"), "{error}");
         assert_eq!(pod("", &[]).unwrap().mode, Mode::LocalDev);
+        let variables = [("MY_POD_NAME", "kaas-3"), ("MY_POD_NAMESPACE", "of-the-pod")];
+        let Mode::Cluster { outside: Outside::Kubernetes { namespace, .. }, .. } =
+            check(&["--data-dir", "/d"], &variables).unwrap().mode
+        else {
+            panic!("a pod is a broker of a cluster");
+        };
+        assert_eq!(namespace.as_deref(), Some("of-the-pod"));
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(crate) struct ShardParts {
     pub(crate) handles: Vec<ShardHandle>,
     pub(crate) listeners: Vec<BoundListener>,
     pub(crate) connections: Arc<ConnectionCounter>,
+    /// Open files for them, over all shards.
+    pub(crate) connection_files: usize,
     pub(crate) serving: Serving,
 }
 
@@ -82,7 +84,9 @@ pub(crate) async fn run(parts: ShardParts) -> anyhow::Result<()> {
 }
 
 async fn serve<E: Env>(env: E, parts: ShardParts, owns_directories: bool) {
-    let ShardParts { broker, config, link, operations, handles, listeners, connections, serving, .. } = parts;
+    let ShardParts {
+        broker, config, link, operations, handles, listeners, connections, connection_files, serving, ..
+    } = parts;
     let id = link.shard;
     let (commands, own_commands) = mpsc::channel(COMMAND_QUEUE_LENGTH);
     let channels = ShardChannels { commands: own_commands, events: link.events, operations };
@@ -99,7 +103,7 @@ async fn serve<E: Env>(env: E, parts: ShardParts, owns_directories: bool) {
         view: link.view,
         control: link.requests,
         stopping: link.stopping,
-        limits: Limits::of(&config),
+        limits: Limits { connection_files, ..Limits::of(&config) },
         config,
         connections,
         metrics: Rc::clone(&metrics),

@@ -19,6 +19,14 @@ pub struct Superseded {
     pub by: Arc<str>,
 }
 
+impl Superseded {
+    /// Who leads, and with which epoch: what the fence says may hold it already.
+    pub(crate) fn leader_in_words(&self) -> String {
+        let Self { by, epoch, .. } = self;
+        if by.contains(&format!("epoch {epoch}")) { by.to_string() } else { format!("{by} with epoch {epoch}") }
+    }
+}
+
 /// Control thread. The one place that makes [`ClusterView`]s.
 #[derive(Debug)]
 pub struct ClusterState {
@@ -247,6 +255,16 @@ mod tests {
         assert_eq!(view.topic("orders").unwrap().partitions, [led(5), led(6)]);
         assert_eq!(view.slots[3], led(9));
         assert!(!watch.has_changed().unwrap(), "published once");
+    }
+
+    #[test]
+    fn the_epoch_of_a_successor_is_told_once() {
+        let words = |by: &str| {
+            let superseded = Superseded { partition: "load-0".into(), epoch: LeaderEpoch(2), by: by.into() };
+            superseded.leader_in_words()
+        };
+        assert_eq!(words("broker 1 with epoch 2 at 2025"), "broker 1 with epoch 2 at 2025");
+        assert_eq!(words("broker 5"), "broker 5 with epoch 2");
     }
 
     #[test]

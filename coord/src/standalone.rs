@@ -93,8 +93,8 @@ impl Prepared {
 #[derive(Debug, thiserror::Error)]
 pub enum StandaloneError {
     #[error(
-        "another kaas has taken over this data directory: {} is led with epoch {} by {}. Every record that was \
-         acknowledged is there. Stop one of the two, or give each its own --data-dir", .0.partition, .0.epoch, .0.by
+        "another kaas has taken over this data directory: {} is led by {}. Every record that was \
+         acknowledged is there. Stop one of the two, or give each its own --data-dir", .0.partition, .0.leader_in_words()
     )]
     Superseded(Superseded),
     #[error("shard {0} has ended")]

@@ -27,7 +27,7 @@ fn end(broker: Broker) -> (Option<String>, Vec<String>) {
 fn superseded_says_by_whom_and_relinquishes_the_rest() {
     let (error, journal) = end(start(Accident::Superseded));
     let error = error.unwrap();
-    assert!(error.contains("coordinator slot 7 is led with epoch 2 by broker 5"), "{error}");
+    assert!(error.contains("coordinator slot 7 is led by broker 5 with epoch 2"), "{error}");
     assert!(error.contains("--data-dir"), "says what to change: {error}");
     assert_eq!(journal, ["stopping=true shutdown"; 2]);
 }

@@ -74,6 +74,8 @@ pub struct Limits {
     pub shard_response_bytes: usize,
     /// Connections over all shards and listeners (`max.connections`).
     pub connections: usize,
+    /// Connections for which there are open files; further ones are refused, whatever `max.connections` is.
+    pub connection_files: usize,
     /// Connections from one address (`max.connections.per.ip`).
     pub connections_per_ip: usize,
     /// How long a Produce request waits for room in a shard's queue before it is answered REQUEST_TIMED_OUT.
@@ -98,6 +100,7 @@ impl Limits {
             shard_request_bytes: request_max_bytes.max(128 * 1024 * 1024),
             shard_response_bytes: 256 * 1024 * 1024,
             connections: config.max_connections,
+            connection_files: usize::MAX,
             connections_per_ip: config.max_connections_per_ip,
             queue_wait: Duration::from_secs(10),
             stop_grace: Duration::from_secs(5),

@@ -172,9 +172,16 @@ fn resolve(name: &Arc<str>, host: &Arc<str>) -> Result<Vec<SocketAddr>, ListenEr
 #[expect(clippy::disallowed_methods, reason = "at start-up, before any shard runs")]
 fn open_first(address: SocketAddr) -> io::Result<Socket> {
     let begin = std::time::Instant::now();
+    let mut told = false;
     loop {
         match open(address, false) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && begin.elapsed() < PORT_WAIT => {
+                if !std::mem::replace(&mut told, true) {
+                    let seconds = PORT_WAIT.as_secs();
+                    tracing::warn!(
+                        "{address} is in use; trying for {seconds} s, a broker that was killed lets go soon"
+                    );
+                }
                 std::thread::sleep(PORT_RETRY);
             }
             result => return result,

@@ -56,6 +56,7 @@ pub(crate) enum Bound {
     FetchSessions,
     Connections,
     ConnectionsPerIp,
+    OpenFiles,
 }
 
 impl Bound {
@@ -71,6 +72,7 @@ impl Bound {
             Self::FetchSessions => "fetch_sessions",
             Self::Connections => "max_connections",
             Self::ConnectionsPerIp => "max_connections_per_ip",
+            Self::OpenFiles => "open_files",
         }
     }
 }

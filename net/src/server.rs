@@ -190,6 +190,7 @@ impl Running {
 
 fn describe(bound: Bound) -> &'static str {
     match bound {
+        Bound::OpenFiles => "the other open files are for the volume; raise the limit (ulimit -n) for more connections",
         Bound::ConnectionsPerIp => "its address has max.connections.per.ip connections",
         _ => "there are max.connections connections",
     }
@@ -232,9 +233,12 @@ impl ConnectionCounter {
     }
 
     fn admit(self: &Arc<Self>, ip: IpAddr, limits: &Limits) -> Result<Admission, Bound> {
-        if self.open.fetch_add(1, Ordering::SeqCst) >= limits.connections {
-            self.leave();
-            return Err(Bound::Connections);
+        let open = self.open.fetch_add(1, Ordering::SeqCst);
+        for (most, bound) in [(limits.connections, Bound::Connections), (limits.connection_files, Bound::OpenFiles)] {
+            if open >= most {
+                self.leave();
+                return Err(bound);
+            }
         }
         let mut admission = Admission { counter: Arc::clone(self), limited_ip: None };
         if limits.connections_per_ip < limits.connections {
@@ -286,6 +290,10 @@ mod tests {
         assert_eq!(admit([3; 4]).err(), Some(Bound::Connections));
         drop((first, second));
         assert!(admit([1; 4]).is_ok());
+        let few = Limits { connection_files: 2, ..limits.clone() };
+        let fourth = counter.admit([4; 4].into(), &few).unwrap();
+        assert_eq!(counter.admit([4; 4].into(), &few).err(), Some(Bound::OpenFiles));
+        drop(fourth);
         drop(third);
         assert!(counter.by_ip().is_empty());
         assert_eq!(counter.open.load(Ordering::SeqCst), 0);

@@ -19,6 +19,7 @@ pub mod executor;
 mod helper;
 pub mod memory;
 mod memory_volume;
+pub mod open_files;
 mod path;
 pub mod probe;
 mod ring;

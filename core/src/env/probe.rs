@@ -29,6 +29,8 @@ pub enum ProbeError {
          for root too), or start fewer shards with --shards"
     )]
     Memlock { limit: u64, needed: u64, shards: u16 },
+    #[error("{path} is not a directory: the data directory is one that exists, or one that kaas makes")]
+    NotADirectory { path: PathBuf },
     #[error("could not {action} {path}: {source}")]
     Directory { action: &'static str, path: PathBuf, source: io::Error },
     #[error(
@@ -135,6 +137,9 @@ fn check_memlock(limit: u64, shards: u16, is_root: bool) -> Result<(), ProbeErro
 /// What the directory refuses, and what to change.
 pub fn check_data_directory(path: &Path, accept_old_nfs: bool) -> Result<DataDirectory, ProbeError> {
     let failed = |action| move |source| ProbeError::Directory { action, path: path.to_owned(), source };
+    if path.exists() && !path.is_dir() {
+        return Err(ProbeError::NotADirectory { path: path.to_owned() });
+    }
     fs::create_dir_all(path).map_err(failed("make the data directory"))?;
     let mount = Mount::of(path).unwrap_or_default();
     if !accept_old_nfs && let Some(version) = mount.old_nfs() {
@@ -309,6 +314,8 @@ mod tests {
         // The kernel's own memory file system takes no files of ours at all.
         let error = check_data_directory(Path::new("/proc/kaas"), false).unwrap_err();
         assert!(error.to_string().contains("/proc/kaas"), "{error}");
+        let error = check_data_directory(Path::new("/etc/passwd"), false).unwrap_err();
+        assert!(error.to_string().starts_with("/etc/passwd is not a directory"), "{error}");
     }
 
     #[test]
