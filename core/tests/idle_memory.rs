@@ -85,7 +85,7 @@ fn an_idle_partition_is_small() {
         for partition in 0..PARTITIONS {
             let (reply, answer) = oneshot::channel();
             let batch = BatchBuilder::new().record(env.wall_clock(), None, Some(&[0; 3000])).build();
-            let batches = vec![ProduceBatch { partition: key(partition), batch }];
+            let batches = vec![ProduceBatch::new(key(partition), batch).unwrap()];
             shard.submit(ShardOperation::Produce(Produce { acks: RequiredAcks::All, batches, reply }));
             answer.await.unwrap().remove(0).unwrap();
         }

@@ -11,7 +11,8 @@ use kaas_proto::kafka::ErrorCode;
 use kaas_proto::record::batch::{HEADER_BYTES, field};
 use kaas_proto::record::record::RecordError;
 use kaas_proto::record::{
-    BatchBuilder, BatchError, Batches, Compression, ControlRecordType, RecordBatchView, RecordSet, lookup, patch,
+    BatchBuilder, BatchError, Batches, Compression, ControlRecordType, RecordBatchView, RecordSet, Summarizing,
+    Summary, lookup, patch,
 };
 use kaas_proto::types::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
 use kafka_protocol::indexmap::IndexMap;
@@ -234,8 +235,9 @@ fn lookups_answer_from_the_records() {
         .record(TimestampMs(200), None, None)
         .build();
     let batch = RecordBatchView::read(&bytes).unwrap();
-    assert_eq!(lookup::first_keyless(batch), Ok(Some(1)));
-    assert_eq!(lookup::max_timestamp(batch), Ok(Some((Offset(11), TimestampMs(300)))));
+    let summary = Summary { first_keyless: Some(1), earliest: Some(TimestampMs(100)), latest: TimestampMs(300) };
+    assert_eq!(Summary::of(batch), Ok(summary));
+    assert_eq!(lookup::largest_timestamp_from(batch, Offset(12)), Ok(TimestampMs(200)));
     let at = |timestamp, from| lookup::first_at_or_after(batch, TimestampMs(timestamp), Offset(from)).unwrap();
     assert_eq!(at(0, 0), Some((Offset(10), TimestampMs(100))));
     assert_eq!(at(101, 0), Some((Offset(11), TimestampMs(300))));
@@ -245,10 +247,81 @@ fn lookups_answer_from_the_records() {
     let mut unset = bytes.to_vec();
     patch::set_max_timestamp(&mut unset, TimestampMs(-1));
     let batch = RecordBatchView::read_produced(&unset).unwrap();
-    assert!(lookup::lacks_max_timestamp(batch));
-    let (_, largest) = lookup::max_timestamp(batch).unwrap().unwrap();
+    let largest = Summary::of(batch).unwrap().latest;
     patch::set_max_timestamp(&mut unset, largest);
     assert_eq!(unset, bytes);
+}
+
+/// A batch around these bytes of records, with a count and a checksum that fit.
+fn around(records: &[u8], count: i32, compression: u8) -> Vec<u8> {
+    let mut bytes = BatchBuilder::new().record(TimestampMs(5), None, None).build()[..field::RECORDS].to_vec();
+    bytes.extend_from_slice(records);
+    let length = i32::try_from(bytes.len() - 12).unwrap();
+    bytes[field::BATCH_LENGTH..][..4].copy_from_slice(&length.to_be_bytes());
+    bytes[field::ATTRIBUTES + 1] = compression;
+    bytes[field::LAST_OFFSET_DELTA..][..4].copy_from_slice(&(count - 1).to_be_bytes());
+    bytes[field::RECORD_COUNT..][..4].copy_from_slice(&count.to_be_bytes());
+    let crc = crc32c::crc32c(&bytes[field::ATTRIBUTES..]);
+    bytes[field::CRC..][..4].copy_from_slice(&crc.to_be_bytes());
+    bytes
+}
+
+#[test]
+fn records_that_no_consumer_could_read_are_refused() {
+    // Length 6: attributes, timestamp delta, offset delta, null key, null value, no headers.
+    let record = |offset_delta: u8| [12, 0, 0, offset_delta << 1, 1, 1, 0];
+    let two = [record(0), record(1)].concat();
+    assert!(Summary::of(RecordBatchView::read_produced(&around(&two, 2, 0)).unwrap()).is_ok());
+    let bad: [(&str, Vec<u8>, i32); 14] = [
+        ("fewer than said", record(0).to_vec(), 2),
+        ("far fewer than said", record(0).to_vec(), i32::MAX),
+        ("more than said", two.clone(), 1),
+        ("an offset is left out", [record(0), record(5)].concat(), 2),
+        ("an offset is there twice", [record(0), record(0)].concat(), 2),
+        ("the first offset is not 0", record(5).to_vec(), 1),
+        ("length 0", vec![0], 1),
+        ("a negative length", [&[9][..], &record(0)[1..]].concat(), 1),
+        ("a length beyond the end", vec![0xfe, 0xff, 0xff, 0xff, 0x0f, 0, 0, 0, 1, 1, 0], 1),
+        ("a number that does not end", vec![0xff; 11], 1),
+        ("a value beyond the record", vec![12, 0, 0, 0, 1, 100, 0], 1),
+        ("a key of length -2", vec![12, 0, 0, 0, 3, 1, 0], 1),
+        ("a header without name", vec![16, 0, 0, 0, 1, 1, 2, 1, 1], 1),
+        ("bytes behind the headers", vec![14, 0, 0, 0, 1, 1, 0, 7], 1),
+    ];
+    for (what, records, count) in bad {
+        let bytes = around(&records, count, 0);
+        let batch = RecordBatchView::read_produced(&bytes).unwrap();
+        let error = Summary::of(batch).unwrap_err();
+        assert!(!matches!(error, RecordError::Batch(_)), "{what}: {error}");
+    }
+    for compression in 1..=4 {
+        for garbage in [&b""[..], b"no such compression"] {
+            let bytes = around(garbage, 1, compression);
+            let batch = RecordBatchView::read_produced(&bytes).unwrap();
+            assert!(Summary::of(batch).is_err(), "{compression}");
+        }
+    }
+}
+
+#[test]
+fn a_summary_takes_little_memory_and_time_at_once() {
+    let value = vec![0; 1 << 20];
+    for (_, compression) in COMPRESSIONS {
+        // Each record is larger than what is gone over at once: one at a time.
+        let builder = (0..20).fold(BatchBuilder::new(), |batch, _| batch.record(TimestampMs(5), None, Some(&value)));
+        let bytes = builder.compression(compression).build();
+        let mut summarizing = Summarizing::new(RecordBatchView::read_produced(&bytes).unwrap()).unwrap();
+        for _ in 0..19 {
+            assert_eq!(summarizing.go_on(1), Ok(None), "{compression:?}");
+        }
+        assert!(summarizing.go_on(1).unwrap().is_some());
+        let bomb = (0..40).fold(BatchBuilder::new(), |batch, _| batch.record(TimestampMs(5), None, Some(&value)));
+        let bytes = bomb.compression(compression).build();
+        let too_large = Summary::of(RecordBatchView::read_produced(&bytes).unwrap());
+        if bytes.len() < 8 << 20 {
+            assert_eq!(too_large, Err(RecordError::TooLarge(32 << 20)), "{compression:?}");
+        }
+    }
 }
 
 #[test]
@@ -268,7 +341,7 @@ fn noise_is_refused_or_read() {
         for batch in Batches::new(&bytes).flatten() {
             readable += 1;
             let _ = ControlRecordType::of(batch);
-            let _ = lookup::max_timestamp(batch);
+            let _ = Summary::of(batch);
             let _ = (batch.last_offset(), batch.next_offset(), batch.last_sequence());
         }
     }
@@ -316,7 +389,7 @@ fn records_of_the_oracle_read_the_same_in_every_compression() {
             let headers = record.headers().map(|header| header.unwrap());
             assert!(headers.eq(expected.headers.iter().map(|(name, value)| (name.as_bytes(), value.as_deref()))));
         }
-        assert_eq!(lookup::first_keyless(batch), Ok(Some(0)));
+        assert_eq!(Summary::of(batch).unwrap().first_keyless, Some(0));
 
         if ours != Compression::None {
             assert_eq!(RecordSet::read(batch, 1000).unwrap_err(), RecordError::TooLarge(1000), "{ours:?}");

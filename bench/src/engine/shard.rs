@@ -110,7 +110,7 @@ impl BenchShard {
         batch: Bytes,
     ) -> oneshot::Receiver<Vec<std::result::Result<Appended, AppendError>>> {
         let (reply, answer) = oneshot::channel();
-        let batches = vec![ProduceBatch { partition: key(partition), batch }];
+        let batches = vec![ProduceBatch::new(key(partition), batch).expect("the batch was made here")];
         self.shard.submit(ShardOperation::Produce(Produce { acks: RequiredAcks::All, batches, reply }));
         answer
     }

@@ -50,7 +50,7 @@ pub struct QueuedBatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stamp {
     Nothing,
-    /// The client left it unset.
+    /// The client's is not that of the records.
     MaxTimestamp,
     LogAppendTime,
 }

@@ -1,10 +1,10 @@
 //! One decision per batch: may it be appended, is it a repetition, and what does the broker write into it?
 //!
-//! Pure. Structure and CRC were checked by the connection's shard; what depends on the topic and on the partition's state
+//! Pure. Structure, CRC and records were checked by the connection's shard; what depends on the topic and on the partition's state
 //! is checked here, in the turn in which the batch gets its offset.
 
 use kaas_proto::config::topic::{TimestampType, TopicConfig};
-use kaas_proto::record::{ControlRecordType, RecordBatchView, RecordSet, lookup};
+use kaas_proto::record::{ControlRecordType, RecordBatchView, RecordSet, Summary};
 use kaas_proto::types::{Offset, TimestampMs};
 
 use super::error::AppendError;
@@ -15,7 +15,8 @@ use crate::log::commit::{MAX_BATCH_BYTES, Stamp};
 /// Who wrote a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    Client,
+    /// With what its records tell.
+    Client(Summary),
     /// The broker itself: a coordinator's records, transaction markers. Not subject to the topic's limits.
     Broker,
 }
@@ -45,9 +46,9 @@ pub fn decide(
     if batch.size() > MAX_BATCH_BYTES {
         return Err(AppendError::TooLarge { size: batch.size(), limit: MAX_BATCH_BYTES });
     }
-    if origin == Origin::Broker {
+    let Origin::Client(summary) = origin else {
         return Ok(Decision::Append { stamp: Stamp::Nothing, max_timestamp: batch.max_timestamp() });
-    }
+    };
     if batch.size() > config.max_message_bytes {
         return Err(AppendError::TooLarge { size: batch.size(), limit: config.max_message_bytes });
     }
@@ -58,11 +59,11 @@ pub fn decide(
         return Err(AppendError::InvalidRecord("a transactional batch needs a producer id".into()));
     }
     if config.compact
-        && let Some(index) = lookup::first_keyless(batch).map_err(invalid)?
+        && let Some(index) = summary.first_keyless
     {
         return Err(AppendError::MissingKey { index });
     }
-    let (stamp, max_timestamp) = stamp(batch, config, now)?;
+    let (stamp, max_timestamp) = stamp(batch, summary, config, now)?;
     if batch.has_producer_id()
         && let Verdict::Duplicate(original) = producers.check(batch)?
     {
@@ -71,12 +72,9 @@ pub fn decide(
     Ok(Decision::Append { stamp, max_timestamp })
 }
 
-fn invalid(error: impl ToString) -> AppendError {
-    AppendError::InvalidRecord(error.to_string().into())
-}
-
 fn stamp(
     batch: RecordBatchView<'_>,
+    summary: Summary,
     config: &TopicConfig,
     now: TimestampMs,
 ) -> Result<(Stamp, TimestampMs), AppendError> {
@@ -86,31 +84,14 @@ fn stamp(
     if batch.is_log_append_time() {
         return Err(AppendError::InvalidTimestamp);
     }
-    let (stamp, max_timestamp) = if lookup::lacks_max_timestamp(batch) {
-        let largest = lookup::max_timestamp(batch).map_err(invalid)?;
-        (Stamp::MaxTimestamp, largest.map_or(TimestampMs(-1), |(_, timestamp)| timestamp))
-    } else {
-        (Stamp::Nothing, batch.max_timestamp())
-    };
     let latest = now.0.saturating_add(config.timestamp_after_max_ms);
     let earliest = now.0.saturating_sub(config.timestamp_before_max_ms);
-    let too_late = max_timestamp.0 > latest;
-    // No record can be earlier than the earliest time there is: only a limit that was set costs a look at each.
-    let too_early = config.timestamp_before_max_ms < i64::MAX && earliest_timestamp(batch)?.0 < earliest;
-    if too_late || too_early { Err(AppendError::InvalidTimestamp) } else { Ok((stamp, max_timestamp)) }
-}
-
-/// The smallest timestamp of the records that have one.
-fn earliest_timestamp(batch: RecordBatchView<'_>) -> Result<TimestampMs, AppendError> {
-    let records = RecordSet::read(batch, lookup::MAX_DECOMPRESSED_BYTES).map_err(invalid)?;
-    let mut earliest = TimestampMs(i64::MAX);
-    for record in &records {
-        let timestamp = records.timestamp(&record.map_err(invalid)?);
-        if timestamp.0 >= 0 {
-            earliest = earliest.min(timestamp);
-        }
+    if summary.latest.0 > latest || summary.earliest.is_some_and(|time| time.0 < earliest) {
+        return Err(AppendError::InvalidTimestamp);
     }
-    Ok(earliest)
+    // What the header says counts for lookups and retention: it has to be what the records say.
+    let stamp = if batch.max_timestamp() == summary.latest { Stamp::Nothing } else { Stamp::MaxTimestamp };
+    Ok((stamp, summary.latest))
 }
 
 /// Takes note of a batch that has got its offset, or is found in the log by recovery.
@@ -180,7 +161,8 @@ mod tests {
     }
 
     fn offer(bytes: &Bytes, config: &TopicConfig) -> Result<Decision, AppendError> {
-        decide(RecordBatchView::read(bytes).unwrap(), Origin::Client, config, &ProducerTable::default(), NOW)
+        let batch = RecordBatchView::read(bytes).unwrap();
+        decide(batch, Origin::Client(Summary::of(batch).unwrap()), config, &ProducerTable::default(), NOW)
     }
 
     #[test]
@@ -241,7 +223,7 @@ mod tests {
         let view = RecordBatchView::read(&bytes).unwrap();
         note(view, Offset(7), NOW, NOW, &mut producers, &mut transactions);
         assert_eq!(transactions.last_stable_offset(Offset(8)), Offset(7));
-        let again = decide(view, Origin::Client, &config(&[]), &producers, NOW);
+        let again = decide(view, Origin::Client(Summary::of(view).unwrap()), &config(&[]), &producers, NOW);
         assert!(matches!(again, Ok(Decision::Repeat(original)) if original.base_offset == Offset(7)));
         let marker = ControlRecordType::Abort.batch(ProducerId(1), ProducerEpoch(0), 3, NOW);
         note(RecordBatchView::read(&marker).unwrap(), Offset(8), NOW, NOW, &mut producers, &mut transactions);

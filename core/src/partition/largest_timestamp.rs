@@ -7,7 +7,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use kaas_proto::record::{RecordBatchView, RecordSet, lookup};
+use kaas_proto::record::{RecordBatchView, lookup};
 use kaas_proto::types::{Offset, TimestampMs};
 use tokio::sync::oneshot;
 
@@ -92,7 +92,7 @@ impl<E: Env> Leader<E> {
             let of_batch = largest_timestamp(batch);
             if batch.next_offset() > from && of_batch > largest {
                 largest = largest.max(if batch.base_offset() < from {
-                    largest_in_batch(batch, from).unwrap_or(of_batch)
+                    lookup::largest_timestamp_from(batch, from).unwrap_or(of_batch)
                 } else {
                     of_batch
                 });
@@ -102,17 +102,4 @@ impl<E: Env> Leader<E> {
         self.log().visit_batches(segment, &open, position, limit, visit).await?;
         Ok(largest)
     }
-}
-
-/// The largest timestamp of a batch's records from an offset on; `None` if they can't be read.
-fn largest_in_batch(batch: RecordBatchView<'_>, from: Offset) -> Option<TimestampMs> {
-    let records = RecordSet::read(batch, lookup::MAX_DECOMPRESSED_BYTES).ok()?;
-    let mut largest = NO_TIMESTAMP;
-    for record in &records {
-        let record = record.ok()?;
-        if records.offset(&record) >= from {
-            largest = largest.max(records.timestamp(&record));
-        }
-    }
-    Some(largest)
 }

@@ -59,7 +59,7 @@ impl<E: Env> Shard<E> {
         for (row, batch) in batches.into_iter().enumerate() {
             let ticket = Ticket::new(Rc::clone(&gather), row);
             match self.leader(batch.partition) {
-                Ok(leader) => leader.append(batch.batch, Origin::Client, acks, ticket),
+                Ok(leader) => leader.append(batch.batch, Origin::Client(batch.records), acks, ticket),
                 Err(not_leading) => ticket.answer(Err(not_leading.into())),
             }
         }

@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use kaas_proto::control::PartitionKey;
+use kaas_proto::record::{RecordBatchView, RecordError, Summary};
 use kaas_proto::types::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
 use tokio::sync::oneshot;
 
@@ -68,8 +69,21 @@ pub struct Produce {
 #[derive(Debug)]
 pub struct ProduceBatch {
     pub partition: PartitionKey,
-    /// Exactly one RecordBatch of magic 2, structure and CRC already checked by the connection's shard.
+    /// Exactly one RecordBatch of magic 2, all of it already checked by the connection's shard.
     pub batch: Bytes,
+    /// What its records tell.
+    pub records: Summary,
+}
+
+impl ProduceBatch {
+    /// A batch whose records were not gone over yet.
+    ///
+    /// # Errors
+    /// No consumer could read them.
+    pub fn new(partition: PartitionKey, batch: Bytes) -> Result<Self, RecordError> {
+        let records = Summary::of(RecordBatchView::read(&batch)?)?;
+        Ok(Self { partition, batch, records })
+    }
 }
 
 /// Where an append ended up; for a duplicate, where its original did.

@@ -142,7 +142,7 @@ fn other_shards_reach_it_through_its_queue() {
         let mut answers = Vec::new();
         for value in 0..3 {
             let (reply, answer) = tokio::sync::oneshot::channel();
-            let batches = vec![ProduceBatch { partition: key(0), batch: batch(&env, &[&value.to_string()]) }];
+            let batches = vec![ProduceBatch::new(key(0), batch(&env, &[&value.to_string()])).unwrap()];
             port.submit(ShardOperation::Produce(Produce { acks: RequiredAcks::All, batches, reply })).unwrap();
             answers.push(answer);
         }

@@ -145,7 +145,7 @@ impl<E: Env> Broker<E> {
         batch: Bytes,
     ) -> oneshot::Receiver<Vec<Result<Appended, AppendError>>> {
         let (reply, answer) = oneshot::channel();
-        let batches = vec![ProduceBatch { partition: key(partition), batch }];
+        let batches = vec![ProduceBatch::new(key(partition), batch).unwrap()];
         self.shard.submit(ShardOperation::Produce(Produce { acks, batches, reply }));
         answer
     }

@@ -28,6 +28,7 @@ use kaas_proto::kafka::messages::produce::{
 use kaas_proto::kafka::wire::{Reader, Wire};
 use kaas_proto::kafka::{ErrorCode, Frame, KafkaString, Records, RequestFrame, RequestHeader};
 use kaas_proto::record::batch::{Compression, RecordBatchView};
+use kaas_proto::record::{RecordError, Summarizing, Summary};
 use kaas_proto::types::{Offset, PartitionIndex, TopicId};
 use kaas_proto::view::ClusterView;
 use tokio::sync::oneshot;
@@ -47,6 +48,12 @@ const TOPIC_IDS: i16 = 13;
 const ZSTD: i16 = 7;
 /// The first version that is served; those below are advertised all the same.
 const FIRST_SERVED: i16 = 3;
+
+/// Bytes of records that are gone over before others have their turn.
+const SUMMARIZED_AT_ONCE_BYTES: u64 = 256 << 10;
+
+/// What a request's timeout is at least: it is meant for replicas, and in Kafka the leader's own write never counts.
+const PRODUCE_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
 /// What became of one batch.
 type Outcome = Result<Appended, Refused>;
@@ -97,10 +104,19 @@ pub(crate) async fn begin(
 ) -> (ReplyFuture, Option<CloseReason>) {
     let acks = required_acks(request.acks);
     let deadline = Deadline::after(match acks {
-        Ok(RequiredAcks::All) => Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)),
+        Ok(RequiredAcks::All) => {
+            Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).max(PRODUCE_TIMEOUT_MIN)
+        }
         _ => PRODUCE_TIMEOUT_MAX,
     });
-    let (mut topics, batches) = check(request, acks.as_ref().err(), &call.view(), call.version);
+    let (mut topics, written) = check(request, acks.as_ref().err(), &call.view(), call.version);
+    let mut batches = Vec::with_capacity(written.len());
+    for (place, partition, bytes) in written {
+        match summarize(&bytes).await {
+            Ok(records) => batches.push((place, ProduceBatch { partition, batch: bytes, records })),
+            Err(error) => place.set(&mut topics, Err(Refused::new(ErrorCode::InvalidRecord, error.to_string()))),
+        }
+    }
 
     let acks = acks.unwrap_or(RequiredAcks::All);
     let room = Deadline::after(call.shard.limits.queue_wait);
@@ -179,13 +195,24 @@ impl Place {
     }
 }
 
-/// Sorts out what is refused at once; the rest is to be appended.
+/// Goes over the records of a batch, and lets others have their turn now and then: compression may hide many.
+async fn summarize(bytes: &Bytes) -> Result<Summary, RecordError> {
+    let mut summarizing = Summarizing::new(RecordBatchView::read(bytes)?)?;
+    loop {
+        if let Some(summary) = summarizing.go_on(SUMMARIZED_AT_ONCE_BYTES)? {
+            return Ok(summary);
+        }
+        futures_lite::future::yield_now().await;
+    }
+}
+
+/// Sorts out what is refused at once; the records of the rest are to be looked at.
 fn check(
     request: ProduceRequest,
     refuse_all: Option<&Refused>,
     view: &ClusterView,
     version: i16,
-) -> (Vec<Topic>, Vec<(Place, ProduceBatch)>) {
+) -> (Vec<Topic>, Vec<(Place, PartitionKey, Bytes)>) {
     let mut batches = Vec::new();
     let mut topics = Vec::with_capacity(request.topic_data.len());
     for data in request.topic_data {
@@ -198,10 +225,10 @@ fn check(
                 (None, Err(code)) => Err(Elsewhere::from(code).into()),
                 (None, Ok(topic)) => cluster::led_here(view, topic, index)
                     .map_err(Refused::from)
-                    .and_then(|partition| check_batch(partition, records, version)),
+                    .and_then(|partition| Ok((partition, check_batch(records, version)?))),
             };
             let place = Place { topic: topics.len(), partition: partitions.len() };
-            let outcome = checked.map(|batch| batches.push((place, batch)));
+            let outcome = checked.map(|(partition, bytes)| batches.push((place, partition, bytes)));
             partitions.push((index, Err(outcome.err().unwrap_or_else(Refused::shard_ended))));
         }
         topics.push(Topic { name: data.name, id: data.topic_id, partitions });
@@ -209,7 +236,7 @@ fn check(
     (topics, batches)
 }
 
-fn check_batch(partition: PartitionKey, records: Records, version: i16) -> Result<ProduceBatch, Refused> {
+fn check_batch(records: Records, version: i16) -> Result<Bytes, Refused> {
     let bytes = records.into_bytes();
     let batch =
         RecordBatchView::read_produced(&bytes).map_err(|error| Refused::new(error.error_code(), error.to_string()))?;
@@ -220,7 +247,7 @@ fn check_batch(partition: PartitionKey, records: Records, version: i16) -> Resul
     if batch.is_transactional() {
         return Err(Refused::new(ErrorCode::InvalidTxnState, "kaas has no transactions yet"));
     }
-    Ok(ProduceBatch { partition, batch: bytes })
+    Ok(bytes)
 }
 
 async fn outcomes(

@@ -3,13 +3,11 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use kaas_proto::kafka::ErrorCode;
 use kaas_proto::kafka::messages::FetchRequest;
 use kaas_proto::kafka::messages::fetch::{FetchPartition, FetchResponse, FetchTopic, PartitionData};
-use kaas_proto::record::batch::field;
-use kaas_proto::record::{RecordBatchView, patch};
-use kaas_proto::types::{BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicId};
+use kaas_proto::record::{BatchBuilder, Compression, RecordBatchView};
+use kaas_proto::types::{BrokerId, LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId};
 
 use crate::support::{
     Broker, Client, ELSEWHERE, ELSEWHERE_ID, TOPIC, TOPIC_ID, batch, eventually, fetch_request, produce_request,
@@ -78,10 +76,8 @@ fn no_records_are_zero_bytes() {
 fn an_offset_inside_a_batch_gives_the_batch() {
     let broker = Broker::start();
     let mut client = broker.client();
-    let two = kaas_proto::record::BatchBuilder::new()
-        .record(kaas_proto::types::TimestampMs(1), None, Some(b"a"))
-        .record(kaas_proto::types::TimestampMs(1), None, Some(b"b"))
-        .build();
+    let two =
+        BatchBuilder::new().record(TimestampMs(1), None, Some(b"a")).record(TimestampMs(1), None, Some(b"b")).build();
     client.call(9, &produce_request(-1, TOPIC, 0, &two));
     let records = client.fetch(12, 0, 1).records.into_bytes();
     assert_eq!(RecordBatchView::read(&records).unwrap().base_offset(), Offset(0));
@@ -170,10 +166,8 @@ fn errors_end_the_wait() {
 fn zstd_is_kept_from_clients_that_do_not_know_it() {
     let broker = Broker::start();
     let mut client = broker.client();
-    let mut zstd = BytesMut::from(&*batch("x"));
-    zstd[field::ATTRIBUTES + 1] = 4;
-    patch::update_crc(&mut zstd);
-    client.call(9, &produce_request(-1, TOPIC, 0, &zstd.freeze()));
+    let zstd = BatchBuilder::new().compression(Compression::Zstd).record(TimestampMs(1), None, Some(b"x")).build();
+    client.call(9, &produce_request(-1, TOPIC, 0, &zstd));
     assert_eq!(only(&client.call(9, &fetch_request(&[(0, 0)]))).error_code, ErrorCode::UnsupportedCompressionType);
     assert_eq!(only(&client.call(10, &fetch_request(&[(0, 0)]))).error_code, ErrorCode::None);
 }

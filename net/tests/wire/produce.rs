@@ -4,7 +4,7 @@ use kaas_proto::kafka::messages::ProduceRequest;
 use kaas_proto::kafka::messages::produce::{PartitionProduceResponse, ProduceResponse};
 use kaas_proto::kafka::{ErrorCode, Records};
 use kaas_proto::record::batch::field;
-use kaas_proto::record::{BatchBuilder, patch};
+use kaas_proto::record::{BatchBuilder, Compression, patch};
 use kaas_proto::types::{BrokerId, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs, TopicId};
 
 use bytes::{Bytes, BytesMut};
@@ -79,6 +79,11 @@ fn batches_are_checked_before_they_go_anywhere() {
     let mut gap = BytesMut::from(&*good);
     gap[field::LAST_OFFSET_DELTA + 3] = 7;
     patch::update_crc(&mut gap);
+    // A header that is not there, under a checksum that fits.
+    let mut header = BytesMut::from(&*good);
+    let last = header.len() - 1;
+    header[last] = 2;
+    patch::update_crc(&mut header);
     for (records, code) in [
         (Bytes::new(), ErrorCode::InvalidRecord),
         (changed(good.len() - 1, 0xff), ErrorCode::CorruptMessage),
@@ -88,6 +93,7 @@ fn batches_are_checked_before_they_go_anywhere() {
         (two, ErrorCode::InvalidRecord),
         (control, ErrorCode::InvalidRecord),
         (gap.freeze(), ErrorCode::InvalidRecord),
+        (header.freeze(), ErrorCode::InvalidRecord),
     ] {
         assert_eq!(refused(&mut client, 9, &records), code, "{records:?}");
     }
@@ -105,10 +111,7 @@ fn batches_are_checked_before_they_go_anywhere() {
 fn zstd_needs_a_client_that_knows_it() {
     let broker = Broker::start();
     let mut client = broker.client();
-    let mut zstd = BytesMut::from(&*batch("not really compressed, which is not looked at here"));
-    zstd[field::ATTRIBUTES + 1] = 4;
-    patch::update_crc(&mut zstd);
-    let zstd = zstd.freeze();
+    let zstd = BatchBuilder::new().compression(Compression::Zstd).record(TimestampMs(1), None, Some(b"x")).build();
     assert_eq!(refused(&mut client, 6, &zstd), ErrorCode::UnsupportedCompressionType);
     let response = client.call(7, &produce_request(-1, TOPIC, 0, &zstd));
     assert_eq!(only(&response).error_code, ErrorCode::None);

@@ -68,12 +68,43 @@ pub(crate) fn decompress(
         Compression::Gzip => read_bounded(MultiGzDecoder::new(bytes), max_bytes, invalid),
         Compression::Snappy => snappy(bytes, max_bytes).map(Cow::Owned),
         Compression::Lz4 => read_bounded(lz4_flex::frame::FrameDecoder::new(bytes), max_bytes, invalid),
-        Compression::Zstd => {
-            let mut decoder = zstd::stream::read::Decoder::with_buffer(bytes).map_err(|_| invalid)?;
-            decoder.window_log_max(ZSTD_MAX_WINDOW_LOG).map_err(|_| invalid)?;
-            read_bounded(decoder, max_bytes, invalid)
-        }
+        Compression::Zstd => read_bounded(zstd_decoder(bytes).map_err(|_| invalid)?, max_bytes, invalid),
     }
+}
+
+/// Records on their way out of their compression.
+pub(crate) enum Decompressing<'a> {
+    /// They have none.
+    Plain(&'a [u8]),
+    /// A bound is up to the reader.
+    Stream(Box<dyn Read + 'a>),
+}
+
+/// `bytes` without their compression, as they are asked for.
+pub(crate) fn decompressing(
+    compression: Compression,
+    bytes: &[u8],
+    max_bytes: u64,
+) -> Result<Decompressing<'_>, RecordError> {
+    let invalid = RecordError::Decompress(compression);
+    let stream: Box<dyn Read + '_> = match compression {
+        Compression::None => return Ok(Decompressing::Plain(bytes)),
+        Compression::Gzip => Box::new(MultiGzDecoder::new(bytes)),
+        // Its blocks have no inner end: one is decompressed whole, to 22 times its size at most.
+        Compression::Snappy => {
+            let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+            Box::new(io::Cursor::new(snappy(bytes, max_bytes)?))
+        }
+        Compression::Lz4 => Box::new(lz4_flex::frame::FrameDecoder::new(bytes)),
+        Compression::Zstd => Box::new(zstd_decoder(bytes).map_err(|_| invalid)?),
+    };
+    Ok(Decompressing::Stream(stream))
+}
+
+fn zstd_decoder(bytes: &[u8]) -> io::Result<zstd::stream::read::Decoder<'static, &[u8]>> {
+    let mut decoder = zstd::stream::read::Decoder::with_buffer(bytes)?;
+    decoder.window_log_max(ZSTD_MAX_WINDOW_LOG)?;
+    Ok(decoder)
 }
 
 fn read_bounded(reader: impl Read, max_bytes: usize, invalid: RecordError) -> Result<Cow<'static, [u8]>, RecordError> {

@@ -27,6 +27,9 @@ pub enum RecordError {
     /// Bytes behind the last field of a record, or behind the last record.
     #[error("{0} bytes are left over")]
     LeftOver(usize),
+    /// Offsets of a client's batch that do not go up by one from 0.
+    #[error("offset delta {found} where {expected} is expected")]
+    OffsetDelta { expected: i32, found: i32 },
     /// Bytes that are not what their compression makes.
     #[error("records are not valid {0:?}")]
     Decompress(Compression),

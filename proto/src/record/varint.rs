@@ -12,9 +12,14 @@ pub(crate) fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Result<&'a [u8], R
 
 /// Takes an `i64` off the front of a slice.
 pub(crate) fn take_i64(bytes: &mut &[u8]) -> Result<i64, RecordError> {
+    decode(|| Ok(take(bytes, 1)?[0]))
+}
+
+/// An `i64` whose bytes come one by one.
+pub(crate) fn decode(mut next: impl FnMut() -> Result<u8, RecordError>) -> Result<i64, RecordError> {
     let mut bits = 0_u64;
     for index in 0..10 {
-        let byte = take(bytes, 1)?[0];
+        let byte = next()?;
         if index == 9 && byte > 1 {
             break;
         }
