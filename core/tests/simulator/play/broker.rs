@@ -134,7 +134,7 @@ impl Broker {
 
     pub fn produce(&self, batch: Bytes) -> Answer<Result<Appended, AppendError>> {
         let (reply, answer) = oneshot::channel();
-        let batches = vec![ProduceBatch::new(self.subject.key(), batch).unwrap()];
+        let batches = vec![ProduceBatch::new(self.subject.key(), batch).expect("it was made here")];
         self.submit(ShardOperation::Produce(Produce { acks: RequiredAcks::All, batches, reply }));
         answer
     }
