@@ -14,6 +14,10 @@ REBALANCING = (CommitFailedError, IllegalGenerationError, RebalanceInProgressErr
 #: kafka-python 3.0.12 forget the assignment of the second join for ever.
 POLL_MS = 500
 
+#: It guesses the broker's version from the ranges in ApiVersions and chooses its features by that; a gap in the table would make it
+#: choose an old one (kafka-python 2279).
+LEAST_GUESS = (4, 0)
+
 
 class KafkaPython(Adapter):
     name = "kafka-python"
@@ -120,6 +124,8 @@ class KafkaPython(Adapter):
 
     def produce_numbers(self, topic: str, partitions: int, numbers: Numbered) -> None:
         producer = KafkaProducer(bootstrap_servers=self.bootstrap, enable_idempotence=True, linger_ms=5)
+        guess = producer.config["api_version"]
+        assert guess >= LEAST_GUESS, f"taken for Kafka {guess}"
 
         def sent(number: int) -> None:
             partition = number % partitions
