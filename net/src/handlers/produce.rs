@@ -11,6 +11,9 @@
 //! `acks=0` is answered with nothing, and an error with the end of the connection. `acks=1` means what `acks=all` means:
 //! on stable storage, there being no replicas to wait for; only the request's timeout is for `acks=all` alone.
 //!
+//! The connection's shard checks all of a batch, its records too, and lets others have their turn meanwhile: what no consumer could
+//! read is INVALID_RECORD. A timeout below a second counts as one: it is meant for replicas.
+//!
 //! Differences from Kafka: versions 0 to 2, which are advertised but gone, are answered UNSUPPORTED_VERSION per partition
 //! instead of with a closed connection. Error messages are given for every error. Transactional batches are refused with
 //! INVALID_TXN_STATE: there are no transactions yet, and no client gets a transactional producer id.
