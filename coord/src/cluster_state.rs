@@ -222,7 +222,6 @@ mod tests {
         TopicView {
             name: "orders".into(),
             id: TopicId([id; 16]),
-            internal: false,
             config: Arc::new(
                 TopicConfig::resolve(&BrokerConfig::default(), &std::collections::BTreeMap::new()).unwrap(),
             ),

@@ -188,7 +188,6 @@ mod tests {
         let topic = TopicView {
             name: "t".into(),
             id: TopicId([1; 16]),
-            internal: false,
             config: Arc::new(TopicConfig::resolve(&BrokerConfig::default(), &BTreeMap::new()).unwrap()),
             partitions: vec![led(Some(1)), led(Some(2)), led(None)],
         };

@@ -7,6 +7,16 @@ use crate::layout::CLUSTER_DIRECTORY;
 /// The longest name; with the suffixes that Kafka's own tools append, it still fits a file name.
 pub const MAX_TOPIC_NAME_LENGTH: usize = 249;
 
+/// Names of the topics in which Kafka keeps its own state. kaas keeps none in topics, but clients may create some of these
+/// names, to restore or to mirror a cluster for example.
+const INTERNAL: [&str; 3] = ["__consumer_offsets", "__transaction_state", "__share_group_state"];
+
+/// Whether Kafka's clients take a topic of this name for internal: hidden unless asked for, and not written to.
+#[must_use]
+pub fn is_internal(name: &str) -> bool {
+    INTERNAL.contains(&name)
+}
+
 /// Why a name is no topic name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum InvalidTopicName {

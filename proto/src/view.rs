@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::config::topic::TopicConfig;
+use crate::topic_name;
 use crate::types::{BrokerId, LeaderEpoch, PartitionIndex, SlotId, TopicId};
 
 /// Crosses shards, immutable. Cheap to derive from its predecessor: topics are shared.
@@ -48,8 +49,6 @@ pub struct ListenerAddress {
 pub struct TopicView {
     pub name: Arc<str>,
     pub id: TopicId,
-    /// Kafka's own topics; kaas has none, the field is for replies.
-    pub internal: bool,
     pub config: Arc<TopicConfig>,
     /// Indexed by partition.
     pub partitions: Vec<PartitionView>,
@@ -129,6 +128,12 @@ impl ClusterView {
 }
 
 impl TopicView {
+    /// Whether its name is that of one of Kafka's own topics, see [`topic_name::is_internal`].
+    #[must_use]
+    pub fn is_internal(&self) -> bool {
+        topic_name::is_internal(&self.name)
+    }
+
     #[must_use]
     pub fn partition(&self, index: PartitionIndex) -> Option<PartitionView> {
         self.partitions.get(usize::try_from(index.0).ok()?).copied()

@@ -43,7 +43,6 @@ pub(crate) fn view_of(former: &ClusterView, assignment: &Assignment, known: &Kno
         let topic = TopicView {
             name: Arc::clone(&rows[0].topic),
             id: topic_id,
-            internal: false,
             config: Arc::clone(config),
             partitions: rows.iter().map(partition).collect(),
         };

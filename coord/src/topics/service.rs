@@ -290,7 +290,6 @@ pub(crate) fn topic_view(topic: &StoredTopic, config: Arc<TopicConfig>) -> Topic
     TopicView {
         name: Arc::clone(&topic.name),
         id: topic.id,
-        internal: false,
         config,
         partitions: vec![PartitionView::LEADERLESS; usize::try_from(topic.partitions).unwrap_or(0)],
     }

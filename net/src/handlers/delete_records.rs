@@ -1,7 +1,7 @@
 //! DeleteRecords 0–2: raises log start offsets, durably before the answer.
 //!
 //! Offset -1 means up to the high watermark; beyond it is OFFSET_OUT_OF_RANGE. A topic whose `cleanup.policy` lacks
-//! `delete` is POLICY_VIOLATION. As in Kafka.
+//! `delete` is POLICY_VIOLATION, one with the name of one of Kafka's own INVALID_TOPIC_EXCEPTION. As in Kafka.
 
 use kaas_core::partition::error::DeleteRecordsError;
 use kaas_core::shard::operation::{DeleteRecords, ShardOperation};
@@ -9,6 +9,7 @@ use kaas_proto::kafka::ErrorCode;
 use kaas_proto::kafka::messages::delete_records::{
     DeleteRecordsPartitionResult, DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsTopicResult,
 };
+use kaas_proto::topic_name;
 use kaas_proto::types::Offset;
 
 use crate::context::{Call, Handle, admin_timeout};
@@ -20,6 +21,7 @@ impl Handle for DeleteRecordsRequest {
         let questions: Vec<Asked<Offset>> = self
             .topics
             .iter()
+            .filter(|topic| !topic_name::is_internal(&topic.name))
             .flat_map(|topic| {
                 let ask = |partition: &kaas_proto::kafka::messages::delete_records::DeleteRecordsPartition| {
                     Asked::by_name(&topic.name, partition.partition_index, partition.offset)
@@ -34,8 +36,13 @@ impl Handle for DeleteRecordsRequest {
         let answers = deadline::within(admin_timeout(self.timeout_ms), asked).await.unwrap_or_else(late);
         let mut answers = answers.into_iter();
         let topics = self.topics.into_iter().map(|topic| {
+            let internal = topic_name::is_internal(&topic.name);
             let partitions = topic.partitions.into_iter().map(|partition| {
-                let answer = answers.next().expect("one answer per question");
+                let answer = if internal {
+                    Err(Refusal::new(ErrorCode::InvalidTopicException, "internal topics keep their records"))
+                } else {
+                    answers.next().expect("one answer per question")
+                };
                 DeleteRecordsPartitionResult {
                     partition_index: partition.partition_index,
                     error_code: answer.as_ref().err().map_or(ErrorCode::None, |refusal| refusal.code),

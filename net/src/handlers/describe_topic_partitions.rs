@@ -75,6 +75,7 @@ fn missing(name: &str) -> DescribeTopicPartitionsResponseTopic {
     DescribeTopicPartitionsResponseTopic {
         error_code: if valid { ErrorCode::UnknownTopicOrPartition } else { ErrorCode::InvalidTopicException },
         name: Some(name.into()),
+        is_internal: topic_name::is_internal(name),
         ..Default::default()
     }
 }
@@ -103,7 +104,7 @@ fn described(
         error_code: ErrorCode::None,
         name: Some(KafkaString::from(&*topic.name)),
         topic_id: topic.id,
-        is_internal: topic.internal,
+        is_internal: topic.is_internal(),
         partitions: partitions.collect(),
         topic_authorized_operations: authorized_operations::TOPIC,
     }

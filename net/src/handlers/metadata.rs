@@ -141,7 +141,8 @@ fn missing_row(topic: &TopicRef, code: ErrorCode) -> MetadataResponseTopic {
 }
 
 fn error_row(error_code: ErrorCode, name: Option<KafkaString>, topic_id: TopicId) -> MetadataResponseTopic {
-    MetadataResponseTopic { error_code, name, topic_id, ..Default::default() }
+    let is_internal = name.as_deref().is_some_and(topic_name::is_internal);
+    MetadataResponseTopic { error_code, name, topic_id, is_internal, ..Default::default() }
 }
 
 fn topic_row(view: &ClusterView, topic: &TopicView, call: &Call, operations: bool) -> MetadataResponseTopic {
@@ -161,7 +162,7 @@ fn topic_row(view: &ClusterView, topic: &TopicView, call: &Call, operations: boo
         error_code: ErrorCode::None,
         name: Some(KafkaString::from(&*topic.name)),
         topic_id: topic.id,
-        is_internal: topic.internal,
+        is_internal: topic.is_internal(),
         partitions: partitions.collect(),
         topic_authorized_operations: if operations { authorized_operations::TOPIC } else { i32::MIN },
     }

@@ -14,6 +14,8 @@
 //! The connection's shard checks all of a batch, its records too, and lets others have their turn meanwhile: what no consumer could
 //! read is INVALID_RECORD. A timeout below a second counts as one: it is meant for replicas.
 //!
+//! Topics with the name of one of Kafka's own are INVALID_TOPIC_EXCEPTION, unless the client id is `__admin_client`.
+//!
 //! Differences from Kafka: versions 0 to 2, which are advertised but gone, are answered UNSUPPORTED_VERSION per partition
 //! instead of with a closed connection. Error messages are given for every error. Transactional batches are refused with
 //! INVALID_TXN_STATE: there are no transactions yet, and no client gets a transactional producer id.
@@ -33,7 +35,6 @@ use kaas_proto::kafka::{ErrorCode, Frame, KafkaString, Records, RequestFrame, Re
 use kaas_proto::record::batch::{Compression, RecordBatchView};
 use kaas_proto::record::{RecordError, Summarizing, Summary};
 use kaas_proto::types::{Offset, PartitionIndex, TopicId};
-use kaas_proto::view::ClusterView;
 use tokio::sync::oneshot;
 
 use crate::close_reason::CloseReason;
@@ -51,6 +52,10 @@ const TOPIC_IDS: i16 = 13;
 const ZSTD: i16 = 7;
 /// The first version that is served; those below are advertised all the same.
 const FIRST_SERVED: i16 = 3;
+
+/// The client id that may write to internal topics: that of Kafka's own tools. (It guards against mistakes, not against
+/// ill will.)
+const ADMIN_CLIENT_ID: &str = "__admin_client";
 
 /// Bytes of records that are gone over before others have their turn.
 const SUMMARIZED_AT_ONCE_BYTES: u64 = 256 << 10;
@@ -112,7 +117,7 @@ pub(crate) async fn begin(
         }
         _ => PRODUCE_TIMEOUT_MAX,
     });
-    let (mut topics, written) = check(request, acks.as_ref().err(), &call.view(), call.version);
+    let (mut topics, written) = check(request, acks.as_ref().err(), &call);
     let mut batches = Vec::with_capacity(written.len());
     for (place, partition, bytes) in written {
         match summarize(&bytes).await {
@@ -213,20 +218,24 @@ async fn summarize(bytes: &Bytes) -> Result<Summary, RecordError> {
 fn check(
     request: ProduceRequest,
     refuse_all: Option<&Refused>,
-    view: &ClusterView,
-    version: i16,
+    call: &Call,
 ) -> (Vec<Topic>, Vec<(Place, PartitionKey, Bytes)>) {
+    let (view, version) = (call.view(), call.version);
+    let is_admin = call.client_id.as_deref() == Some(ADMIN_CLIENT_ID);
     let mut batches = Vec::new();
     let mut topics = Vec::with_capacity(request.topic_data.len());
     for data in request.topic_data {
         let topic_ref = TopicRef::of(version, TOPIC_IDS, &data.name, data.topic_id);
-        let found = topic_ref.find(view);
+        let found = topic_ref.find(&view);
         let mut partitions = Vec::with_capacity(data.partition_data.len());
         for PartitionProduceData { index, records } in data.partition_data {
             let checked = match (refuse_all, found) {
                 (Some(refused), _) => Err(refused.clone()),
                 (None, Err(code)) => Err(Elsewhere::from(code).into()),
-                (None, Ok(topic)) => cluster::led_here(view, topic, index)
+                (None, Ok(topic)) if topic.is_internal() && !is_admin => {
+                    Err(Refused::new(ErrorCode::InvalidTopicException, "internal topics are not for producers"))
+                }
+                (None, Ok(topic)) => cluster::led_here(&view, topic, index)
                     .map_err(Refused::from)
                     .and_then(|partition| Ok((partition, check_batch(records, version)?))),
             };

@@ -10,6 +10,7 @@ mod apis_md;
 mod fetch;
 mod groups;
 mod hostile;
+mod internal_topics;
 mod metadata;
 mod order;
 mod partitions;

@@ -16,6 +16,7 @@ use super::{ELSEWHERE_ID, PATIENCE, TOPIC, TOPIC_ID, batch};
 
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
+    pub(crate) client_id: &'static str,
     next_correlation_id: i32,
 }
 
@@ -25,7 +26,7 @@ impl Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
-        Self { stream, next_correlation_id: 1 }
+        Self { stream, client_id: "test", next_correlation_id: 1 }
     }
 
     /// Sends bytes as they are.
@@ -37,7 +38,7 @@ impl Client {
     pub(crate) fn send<R: Request>(&mut self, version: i16, request: &R) -> i32 {
         let correlation_id = self.next_correlation_id;
         self.next_correlation_id += 1;
-        let frame = Frame::request(version, correlation_id, Some("test".into()), request);
+        let frame = Frame::request(version, correlation_id, Some(self.client_id.into()), request);
         self.send_raw(&frame.into_parts().concat());
         correlation_id
     }

@@ -122,7 +122,6 @@ pub(crate) fn described(
     TopicView {
         name: name.into(),
         id,
-        internal: false,
         config: Arc::new(TopicConfig::resolve(config, own).unwrap()),
         partitions: vec![led(1); usize::try_from(partitions).unwrap()],
     }
