@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kaas_bench::broker::wait_until;
@@ -39,6 +40,32 @@ fn three_brokers_are_one_cluster() {
         })
         .unwrap();
     }
+}
+
+#[test]
+fn topics_that_are_created_take_no_broker_out_of_service() {
+    let cluster = start(3);
+    let mut client = client(&cluster);
+    client.create_topic("first", 3, &[]).unwrap();
+    cluster.wait_until_even(3).unwrap();
+    cluster.brokers.values().for_each(|broker| broker.wait_ready().unwrap());
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let probe = || {
+            let (mut answers, mut unready) = (0, Vec::new());
+            while !done.load(Ordering::SeqCst) {
+                let probed = cluster.brokers.values().map(|broker| broker.get("/readyz").unwrap());
+                unready.extend(probed.filter(|(status, _)| *status != 200));
+                answers += cluster.brokers.len();
+            }
+            (answers, unready)
+        };
+        let probing = scope.spawn(probe);
+        (0..10).for_each(|number| client.create_topic(&format!("new-{number}"), 12, &[]).unwrap());
+        done.store(true, Ordering::SeqCst);
+        let (answers, unready) = probing.join().unwrap();
+        assert!(answers > 0 && unready.is_empty(), "{} of {answers} were not ready: {unready:?}", unready.len());
+    });
 }
 
 /// Each with a producer and a consumer throughout; `kaas-bench soak` has them again and again.

@@ -87,10 +87,10 @@ impl ClusterState {
         self.publish.subscribe()
     }
 
-    /// Shows a topic. This broker is to lead its partitions.
+    /// Shows a topic. This broker is to lead its partitions, also those that are new.
     pub fn put_topic(&mut self, topic: TopicView) {
         for partition in partitions(&topic) {
-            self.leadership.assign(partition, Arc::clone(&topic.name));
+            self.leadership.assign_new(partition, Arc::clone(&topic.name));
         }
         self.change(|view| view.insert_topic(topic));
     }

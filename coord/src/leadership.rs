@@ -34,6 +34,8 @@ struct Assigned {
     topic: Arc<str>,
     progress: Progress,
     stalled: bool,
+    /// Nobody has led it before.
+    is_new: bool,
     /// When the shard was to be told.
     since: Instant,
 }
@@ -96,7 +98,16 @@ pub struct Leadership {
 impl Leadership {
     /// This broker is to lead the partition.
     pub fn assign(&mut self, partition: PartitionKey, topic: Arc<str>) {
-        let waiting = Assigned { topic, progress: Progress::Waiting, stalled: false, since: Instant::now() };
+        self.expect(partition, topic, false);
+    }
+
+    /// This broker is to lead a partition that has just been made, and that nobody has led before.
+    pub fn assign_new(&mut self, partition: PartitionKey, topic: Arc<str>) {
+        self.expect(partition, topic, true);
+    }
+
+    fn expect(&mut self, partition: PartitionKey, topic: Arc<str>, is_new: bool) {
+        let waiting = Assigned { topic, progress: Progress::Waiting, stalled: false, is_new, since: Instant::now() };
         self.partitions.entry(partition).or_insert(waiting);
     }
 
@@ -106,6 +117,7 @@ impl Leadership {
             && assigned.progress == Progress::Superseded
         {
             assigned.progress = Progress::Waiting;
+            assigned.is_new = false;
             assigned.since = Instant::now();
         }
     }
@@ -174,11 +186,11 @@ impl Leadership {
         counts
     }
 
-    /// How long the first takeover of a partition has been awaited, of all that are, if any is.
+    /// How many partitions are still to be taken over, less those that are new and younger than `grace`.
     #[must_use]
-    pub fn longest_waiting(&self) -> Option<Duration> {
+    pub fn overdue(&self, grace: Duration) -> usize {
         let waiting = self.partitions.values().filter(|assigned| assigned.progress == Progress::Waiting);
-        waiting.map(|assigned| assigned.since.elapsed()).max()
+        waiting.filter(|assigned| !assigned.is_new || assigned.since.elapsed() >= grace).count()
     }
 
     /// Up to `limit` partitions that are failed or stalled, in order of topic id and partition.

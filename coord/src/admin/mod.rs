@@ -40,9 +40,9 @@ mod prometheus;
 const MAX_CONNECTIONS: usize = 64;
 /// How long a connection may take to send the head of a request, also of the next one. Scrapers connect again.
 const HEAD_WAIT: Duration = Duration::from_secs(2);
-/// Once this broker has been ready: how long the takeover of a further partition, as of a new topic, may take before a
-/// broker that is alone counts as unready.
-const TAKEOVER_GRACE: Duration = Duration::from_secs(10);
+/// Once this broker has been ready: how long it may take to lead a partition of a new topic, before it counts as unready.
+/// Clients that create topics must not take brokers out of service.
+const NEW_PARTITION_GRACE: Duration = Duration::from_secs(10);
 /// How long shards have to answer a scrape; those that do not are missing in it, and counted.
 const SHARD_WAIT: Duration = Duration::from_secs(1);
 /// Partitions that `/healthz` lists by name.
@@ -211,12 +211,9 @@ impl Admin {
             return Some(format!("{} partitions are led by others and not assigned anew yet", counts.superseded));
         }
         let state = self.state.borrow();
-        let grace = self.cluster.is_none() && state.was_ready();
-        let is_short = |waited: Duration| grace && waited < TAKEOVER_GRACE;
-        match state.leadership().longest_waiting() {
-            Some(waited) if !is_short(waited) => Some(format!("{} partitions are not taken over yet", counts.waiting)),
-            _ => None,
-        }
+        let grace = if state.was_ready() { NEW_PARTITION_GRACE } else { Duration::ZERO };
+        let overdue = state.leadership().overdue(grace);
+        (overdue > 0).then(|| format!("{overdue} partitions are not taken over yet"))
     }
 
     fn health(&self) -> Value {

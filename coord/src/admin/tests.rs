@@ -158,7 +158,7 @@ async fn requests_that_never_end_keep_no_probe_out() {
 }
 
 #[tokio::test]
-async fn a_new_topic_makes_a_lone_broker_unready_only_when_its_takeover_takes_long() {
+async fn a_new_topic_makes_a_broker_unready_only_when_it_takes_long_and_a_takeover_does_at_once() {
     let (admin, state, _stopping) = LocalSet::new().run_until(async { admin() }).await;
     let reason = || admin.unready(state.borrow().leadership().counts());
     assert_eq!(reason().as_deref(), Some("50 partitions are not taken over yet"));
@@ -170,9 +170,18 @@ async fn a_new_topic_makes_a_lone_broker_unready_only_when_its_takeover_takes_lo
     state.borrow_mut().apply((0..50).map(led));
     assert_eq!(reason(), None);
     let partition = PartitionKey { topic_id: TopicId([7; 16]), partition: PartitionIndex(0) };
-    state.borrow_mut().leadership_mut().assign(partition, "new".into());
+    let another = PartitionKey { partition: PartitionIndex(1), ..partition };
+    let leads = |partition| ShardEvent { partition, ..led(0) };
+    state.borrow_mut().leadership_mut().assign_new(partition, "new".into());
     assert_eq!(reason(), None, "it is being made");
+    state.borrow_mut().leadership_mut().assign(another, "of a broker that died".into());
+    let one = Some("1 partitions are not taken over yet".to_owned());
+    assert_eq!(reason(), one, "somebody wants its records");
+    state.borrow_mut().apply([leads(another)]);
+    assert_eq!(reason(), None);
     tokio::time::pause();
-    tokio::time::advance(TAKEOVER_GRACE).await;
-    assert_eq!(reason().as_deref(), Some("1 partitions are not taken over yet"));
+    tokio::time::advance(NEW_PARTITION_GRACE).await;
+    assert_eq!(reason(), one, "it should have been there long ago");
+    state.borrow_mut().apply([leads(partition)]);
+    assert_eq!(reason(), None);
 }

@@ -11,7 +11,7 @@ use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::config::topic::TopicConfig;
 use kaas_proto::control::{PartitionChange, PartitionKey, ShardCommand, ShardEvent, TakeOver};
 use kaas_proto::format::assignment::{Assignment, BrokerHealth};
-use kaas_proto::types::{BrokerId, Incarnation, ShardId, TopicId};
+use kaas_proto::types::{BrokerId, Incarnation, LeaderEpoch, ShardId, TopicId};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -25,6 +25,8 @@ use crate::outbox::{Outbox, OutboxFull};
 use crate::topics::blocking;
 use crate::topics::service::slot_config;
 
+/// With which nobody has led a partition before.
+const FIRST_EPOCH: LeaderEpoch = LeaderEpoch(1);
 /// After configurations could not be read from the volume.
 const CONFIG_PAUSE: Duration = Duration::from_secs(1);
 /// Events of shards that are taken note of at a time.
@@ -156,8 +158,11 @@ impl Member {
         let mut state = self.state.borrow_mut();
         let follower = self.follower.borrow();
         for row in assignment.partitions.iter().filter(|row| row.leader == self.broker) {
-            if follower.topic(row.key()).is_some() {
-                state.leadership_mut().assign(row.key(), Arc::clone(&row.topic));
+            let (key, topic) = (row.key(), Arc::clone(&row.topic));
+            match follower.topic(key) {
+                Some(_) if row.epoch == FIRST_EPOCH => state.leadership_mut().assign_new(key, topic),
+                Some(_) => state.leadership_mut().assign(key, topic),
+                None => {}
             }
         }
         for slot in assignment.consumer_groups.iter().filter(|slot| slot.leader == self.broker) {
