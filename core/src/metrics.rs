@@ -117,6 +117,7 @@ counters! {
     superseded: Counter "kaas_partition_superseded_total", "Partitions found to have a leader with a higher epoch.";
     recovered_bytes: Counter "kaas_partition_recovered_bytes_total", "Bytes that recovery read and verified.";
     watchers_displaced: Counter "kaas_watchers_displaced_total", "Long polls that ended early because too many waited.";
+    producers_displaced: Counter "kaas_partition_producers_displaced_total", "Idempotent producers forgotten before they expired because a partition had too many.";
     producer_id_queue_full: Counter "kaas_producer_id_queue_full_total", "Requests for a producer id refused because too many waited.";
     suppressed_log_lines: Counter "kaas_storage_log_lines_suppressed_total", "Log lines about failures of the volume that were only counted.";
     /// Set when collected.

@@ -35,7 +35,6 @@ impl ErrorCodeOf for AppendError {
             Self::InvalidRecord(_) | Self::MissingKey { .. } => ErrorCode::InvalidRecord,
             Self::InvalidTimestamp => ErrorCode::InvalidTimestamp,
             Self::OutOfOrderSequence { .. } => ErrorCode::OutOfOrderSequenceNumber,
-            Self::DuplicateSequence => ErrorCode::DuplicateSequenceNumber,
             Self::InvalidProducerEpoch => ErrorCode::InvalidProducerEpoch,
         }
     }
@@ -118,7 +117,6 @@ mod tests {
             (&AppendError::MissingKey { index: 0 }, 87),
             (&AppendError::InvalidTimestamp, 32),
             (&AppendError::OutOfOrderSequence { expected: 1, got: 3 }, 45),
-            (&AppendError::DuplicateSequence, 46),
             (&AppendError::InvalidProducerEpoch, 47),
             (&FetchError::OffsetOutOfRange { offset: high, log_start: low, end: low }, 1),
             (&FetchError::Storage(text()), 56),

@@ -500,7 +500,6 @@ fn refusal(error: &AppendError) -> Option<GroupError> {
         | AppendError::MissingKey { .. }
         | AppendError::InvalidTimestamp
         | AppendError::OutOfOrderSequence { .. }
-        | AppendError::DuplicateSequence
         | AppendError::InvalidProducerEpoch => Some(GroupError::MembershipTooLarge),
     }
 }

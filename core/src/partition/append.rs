@@ -94,7 +94,7 @@ fn stamp(
     Ok((stamp, summary.latest))
 }
 
-/// Takes note of a batch that has got its offset, or is found in the log by recovery.
+/// Takes note of a batch that has got its offset, or is found in the log by recovery. True if a producer was forgotten for it.
 pub fn note(
     batch: RecordBatchView<'_>,
     base_offset: Offset,
@@ -102,26 +102,28 @@ pub fn note(
     now: TimestampMs,
     producers: &mut ProducerTable,
     transactions: &mut TransactionIndex,
-) {
+) -> bool {
     if !batch.has_producer_id() {
-        return;
+        return false;
     }
     let producer_id = batch.producer_id();
     if batch.is_control() {
-        producers.marked(producer_id, batch.producer_epoch(), coordinator_epoch(batch), now);
+        let forgot = producers.marked(producer_id, batch.producer_epoch(), coordinator_epoch(batch), now);
         let outcome = match ControlRecordType::of(batch) {
             Ok(Some(ControlRecordType::Abort)) => Outcome::Aborted,
             Ok(Some(ControlRecordType::Commit)) => Outcome::Committed,
             // A type of a later version ends no transaction that we know of.
-            Ok(None) | Err(_) => return,
+            Ok(None) | Err(_) => return forgot,
         };
         transactions.ended(producer_id, base_offset, outcome);
+        forgot
     } else {
         let keeps = |id| transactions.first_offset_of(id).is_some();
-        producers.appended(batch, base_offset, max_timestamp, now, keeps);
+        let forgot = producers.appended(batch, base_offset, max_timestamp, now, keeps);
         if batch.is_transactional() {
             transactions.begun(producer_id, base_offset);
         }
+        forgot
     }
 }
 

@@ -46,8 +46,6 @@ pub enum AppendError {
     InvalidTimestamp,
     #[error("the sequence number is out of order: expected {expected}, got {got}")]
     OutOfOrderSequence { expected: i32, got: i32 },
-    #[error("the batch repeats one older than the last five")]
-    DuplicateSequence,
     #[error("the producer's epoch is older than the last seen")]
     InvalidProducerEpoch,
 }

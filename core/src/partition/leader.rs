@@ -215,7 +215,9 @@ impl<E: Env> Leader<E> {
             Decision::Append { stamp, max_timestamp } => {
                 self.log.check_room(batch.size())?;
                 let base_offset = self.log.log_end();
-                note(batch, base_offset, max_timestamp, now, &mut producers, &mut self.transactions.borrow_mut());
+                let transactions = &mut self.transactions.borrow_mut();
+                let forgot = note(batch, base_offset, max_timestamp, now, &mut producers, transactions);
+                self.context.log.counters.producers_displaced.add(u64::from(forgot));
                 let offsets = i64::from(batch.last_offset_delta()) + 1;
                 Ok(Admission::New(NewBatch { bytes, offsets, max_timestamp, stamp }))
             }

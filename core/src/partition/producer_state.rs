@@ -71,12 +71,6 @@ fn next_sequence(sequence: i32) -> i32 {
     sequence.wrapping_add(1) & i32::MAX
 }
 
-/// Whether `sequence` was passed on the way to `expected`, going round at 2³¹.
-fn lies_behind(sequence: i32, expected: i32) -> bool {
-    let distance = expected.wrapping_sub(sequence) & i32::MAX;
-    distance != 0 && distance < 1 << 30
-}
-
 /// The producers of one partition. Shard-local.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProducerTable {
@@ -86,8 +80,11 @@ pub struct ProducerTable {
 impl ProducerTable {
     /// Judges a batch with a producer id. Changes nothing.
     ///
+    /// Only what has both the first and the last sequence number of a remembered batch repeats it. Whatever else does not
+    /// begin where the last batch ended is out of order, also what repeats a batch that is forgotten: as Kafka says it.
+    ///
     /// # Errors
-    /// An old epoch, a gap, or a repetition of what is no longer remembered.
+    /// An old epoch, or a sequence number that is not the next one.
     pub fn check(&self, batch: RecordBatchView<'_>) -> Result<Verdict, AppendError> {
         // Nothing known, because it is new here or was forgotten: any sequence number begins it (KIP-360).
         let Some(producer) = self.producers.get(&batch.producer_id()) else { return Ok(Verdict::New) };
@@ -106,15 +103,12 @@ impl ProducerTable {
         match producer.expected_sequence() {
             None => Ok(Verdict::New),
             Some(expected) if expected == got => Ok(Verdict::New),
-            Some(expected) if lies_behind(got, expected) && lies_behind(batch.last_sequence(), expected) => {
-                Err(AppendError::DuplicateSequence)
-            }
             Some(expected) => Err(AppendError::OutOfOrderSequence { expected, got }),
         }
     }
 
     /// Notes a batch that goes to the log at `base_offset`, and was [`Verdict::New`] or is found there by recovery. If
-    /// somebody must be forgotten for it, then none that `keeps` names.
+    /// somebody must be forgotten for it, then none that `keeps` names. True if somebody was.
     pub fn appended(
         &mut self,
         batch: RecordBatchView<'_>,
@@ -122,8 +116,9 @@ impl ProducerTable {
         max_timestamp: TimestampMs,
         now: TimestampMs,
         keeps: impl Fn(ProducerId) -> bool,
-    ) {
-        let producer = self.producer(batch.producer_id(), batch.producer_epoch(), now, keeps);
+    ) -> bool {
+        let forgot = self.make_room_for(batch.producer_id(), keeps);
+        let producer = self.producer(batch.producer_id(), batch.producer_epoch(), now);
         producer.remember(SequencedBatch {
             first_sequence: batch.base_sequence(),
             last_sequence: batch.last_sequence(),
@@ -131,25 +126,20 @@ impl ProducerTable {
             last_offset: Offset(base_offset.0 + i64::from(batch.last_offset_delta())),
             max_timestamp,
         });
+        forgot
     }
 
-    /// Notes a marker that ended a transaction. The sequence goes on, unless the marker raised the epoch.
-    pub fn marked(&mut self, id: ProducerId, epoch: ProducerEpoch, coordinator_epoch: i32, now: TimestampMs) {
+    /// Notes a marker that ended a transaction. The sequence goes on, unless the marker raised the epoch. True if somebody
+    /// was forgotten for it.
+    pub fn marked(&mut self, id: ProducerId, epoch: ProducerEpoch, coordinator_epoch: i32, now: TimestampMs) -> bool {
         // Who is marked has, or had, a transaction, and is there already.
-        self.producer(id, epoch, now, |_| false).coordinator_epoch = coordinator_epoch;
+        let forgot = self.make_room_for(id, |_| false);
+        self.producer(id, epoch, now).coordinator_epoch = coordinator_epoch;
+        forgot
     }
 
     /// The producer, made anew if it is unknown or known with another epoch.
-    fn producer(
-        &mut self,
-        id: ProducerId,
-        epoch: ProducerEpoch,
-        now: TimestampMs,
-        keeps: impl Fn(ProducerId) -> bool,
-    ) -> &mut Producer {
-        if self.producers.len() >= MAX_PRODUCERS && !self.producers.contains_key(&id) {
-            self.forget_most_silent(keeps);
-        }
+    fn producer(&mut self, id: ProducerId, epoch: ProducerEpoch, now: TimestampMs) -> &mut Producer {
         let producer = self.producers.entry(id).or_insert_with(|| Producer::new(epoch, now));
         if producer.epoch != epoch {
             producer.epoch = epoch;
@@ -159,12 +149,14 @@ impl ProducerTable {
         producer
     }
 
-    fn forget_most_silent(&mut self, keeps: impl Fn(ProducerId) -> bool) {
+    /// Forgets the most silent producer, but none that `keeps` names, if a new one would be one too many. True if it did.
+    fn make_room_for(&mut self, id: ProducerId, keeps: impl Fn(ProducerId) -> bool) -> bool {
+        if self.producers.len() < MAX_PRODUCERS || self.producers.contains_key(&id) {
+            return false;
+        }
         let forgettable = self.producers.iter().filter(|(id, _)| !keeps(**id));
         let most_silent = forgettable.min_by_key(|(id, producer)| (producer.last_seen, **id));
-        if let Some(id) = most_silent.map(|(id, _)| *id) {
-            self.producers.remove(&id);
-        }
+        most_silent.map(|(id, _)| *id).is_some_and(|id| self.producers.remove(&id).is_some())
     }
 
     /// Forgets producers that were silent since `limit`, unless `keeps` says that one must stay.
@@ -247,7 +239,8 @@ mod tests {
         for sequence in 1..6 {
             assert_eq!(base_offset_of(offer(&mut table, 0, sequence, 1)), Offset(i64::from(sequence) * 10));
         }
-        assert_eq!(offer(&mut table, 0, 0, 1), Err(AppendError::DuplicateSequence));
+        let forgotten = offer(&mut table, 0, 0, 1);
+        assert_eq!(forgotten, Err(AppendError::OutOfOrderSequence { expected: 6, got: 0 }), "older than the window");
         assert_eq!(offer(&mut table, 0, 6, 1), Ok(Verdict::New));
     }
 
@@ -258,6 +251,15 @@ mod tests {
         assert_eq!(base_offset_of(offer(&mut table, 0, 0, 3)), Offset(0));
         assert_eq!(offer(&mut table, 0, 2, 3), Err(AppendError::OutOfOrderSequence { expected: 3, got: 2 }));
         assert_eq!(offer(&mut table, 0, 4, 1), Err(AppendError::OutOfOrderSequence { expected: 3, got: 4 }));
+        for (sequence, records) in [(0, 1), (0, 2), (0, 4), (1, 2), (1, 1)] {
+            let overlapping = offer(&mut table, 0, sequence, records);
+            let refusal = AppendError::OutOfOrderSequence { expected: 3, got: sequence };
+            assert_eq!(overlapping, Err(refusal), "{records} records from {sequence}");
+        }
+        offer(&mut table, 0, 3, 2).unwrap();
+        let both = offer(&mut table, 0, 0, 5);
+        assert_eq!(both, Err(AppendError::OutOfOrderSequence { expected: 5, got: 0 }), "two batches put together");
+        assert_eq!(base_offset_of(offer(&mut table, 0, 0, 3)), Offset(0));
     }
 
     #[test]
@@ -316,7 +318,8 @@ mod tests {
     fn the_number_of_producers_is_bounded() {
         let mut table = ProducerTable::default();
         for id in 0..=i64::try_from(MAX_PRODUCERS).unwrap() {
-            table.marked(ProducerId(id), ProducerEpoch(0), 0, TimestampMs(id));
+            let forgot = table.marked(ProducerId(id), ProducerEpoch(0), 0, TimestampMs(id));
+            assert_eq!(forgot, id == i64::try_from(MAX_PRODUCERS).unwrap());
         }
         assert_eq!(table.len(), MAX_PRODUCERS);
         assert!(table.get(ProducerId(0)).is_none());

@@ -22,10 +22,10 @@ use crate::format::manifest::{self, Manifest};
 use crate::format::partition_file::PartitionFile;
 use crate::format::producer_snapshot::{self, ProducerSnapshot};
 use crate::format::segment_name::SegmentName;
+use crate::log::context::LogContext;
 use crate::log::last_append::LastAppend;
 use crate::log::recovery::{ScanEnd, ScanStart, ScanStop, scan};
 use crate::log::segment::Segment;
-use crate::metrics::Counters;
 use crate::planted::{PlantedBug, is_planted};
 
 /// How often a manifest may be gone when it is opened before the takeover gives up.
@@ -155,7 +155,7 @@ fn missing(segments: &[(Offset, Offset)], log_start: Offset, log_end: Offset) ->
 pub(super) struct Recovery<'a, E: Env> {
     pub(super) env: &'a E,
     pub(super) directory: &'a Path,
-    pub(super) counters: &'a Counters,
+    pub(super) log: &'a LogContext<E>,
     pub(super) interrupted: &'a dyn Fn() -> bool,
 }
 
@@ -198,7 +198,8 @@ impl<E: Env> Recovery<'_, E> {
                     max_timestamp = max_timestamp.max(batch.max_timestamp());
                     if batch.base_offset() >= from {
                         let (offset, time) = (batch.base_offset(), batch.max_timestamp());
-                        note(batch, offset, time, now, &mut producers, &mut transactions);
+                        let forgot = note(batch, offset, time, now, &mut producers, &mut transactions);
+                        self.log.counters.producers_displaced.add(u64::from(forgot));
                     }
                 })
                 .await?;
@@ -288,11 +289,13 @@ impl<E: Env> Recovery<'_, E> {
         let failed = |error: io::Error| TakeoverEnd::failed(format_args!("{} can't be read", path.display()), &error);
         let file = self.env.volume().open(&path, OpenMode::Read).await.map_err(failed)?;
         if start.position > 0 && start.position > file.size().await.map_err(failed)? {
-            warn!(segment = %path.display(), position = start.position, "the checkpoint lies behind the end; ignored");
+            if self.log.may_log("checkpoint_ignored") {
+                warn!(segment = %path.display(), position = start.position, "the checkpoint lies behind the end; ignored");
+            }
             (start.position, start.offset) = (0, start.segment.base_offset);
         }
         let end = scan(self.env, &file, start, self.interrupted, |batch, _| visit(batch)).await.map_err(failed)?;
-        self.counters.recovered_bytes.add(end.bytes);
+        self.log.counters.recovered_bytes.add(end.bytes);
         drop(file.close().await);
         match end.stop {
             ScanStop::Interrupted => Err(TakeoverEnd::Interrupted),
@@ -311,7 +314,11 @@ impl<E: Env> Recovery<'_, E> {
         let path = self.directory.join(name);
         let bytes = self.env.volume().read(&path, checkpoint::LIMIT_BYTES).await.ok()?;
         Checkpoint::decode(epoch, &bytes)
-            .inspect_err(|error| warn!(checkpoint = %path.display(), %error, "ignored: recovery reads more"))
+            .inspect_err(|error| {
+                if self.log.may_log("checkpoint_ignored") {
+                    warn!(checkpoint = %path.display(), %error, "ignored: recovery reads more");
+                }
+            })
             .ok()
     }
 
@@ -323,7 +330,9 @@ impl<E: Env> Recovery<'_, E> {
             Ok(bytes) => Ok(match ProducerSnapshot::decode(&bytes) {
                 Ok(snapshot) => SnapshotFound::Of(snapshot),
                 Err(error) => {
-                    warn!(snapshot = %path.display(), %error, "rebuilding producer state from the whole log");
+                    if self.log.may_log("snapshot_damaged") {
+                        warn!(snapshot = %path.display(), %error, "rebuilding producer state from the whole log");
+                    }
                     SnapshotFound::Damaged
                 }
             }),

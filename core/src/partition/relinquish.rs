@@ -36,6 +36,7 @@ impl<E: Env> Leader<E> {
             // The last look: if somebody else has taken over, even hints are theirs to write.
             if self.log().ask().await.is_ok()
                 && let Err(error) = self.persist().await
+                && self.context.log.may_log("relinquish_failed")
             {
                 // The next leader recovers as after a crash.
                 warn!(directory = %self.log().directory().display(), %error, "relinquishing without persisting");
@@ -80,7 +81,9 @@ impl<E: Env> Leader<E> {
     }
 
     fn outcome_unknown(&self, error: &io::Error) {
-        warn!(directory = %self.log().directory().display(), %error, "a file may yet be replaced, the epoch ends");
+        if self.context.log.may_log("replace_failed") {
+            warn!(directory = %self.log().directory().display(), %error, "a file may yet be replaced, the epoch ends");
+        }
         self.log().end_with(EndOfLog::Failed { reason: format!("a file can't be replaced: {error}").into() });
     }
 

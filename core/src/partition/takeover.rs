@@ -247,7 +247,7 @@ impl<E: Env> Attempt<'_, E> {
                     let recovery = recover::Recovery {
                         env: self.env(),
                         directory: self.partition.directory(),
-                        counters: &self.partition.context().log.counters,
+                        log: &self.partition.context().log,
                         interrupted: self.interrupted,
                     };
                     return recovery.run(*manifest, names).await;

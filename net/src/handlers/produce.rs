@@ -16,6 +16,11 @@
 //!
 //! Topics with the name of one of Kafka's own are INVALID_TOPIC_EXCEPTION, unless the client id is `__admin_client`.
 //!
+//! Of an idempotent producer a partition remembers the last five batches. One that has the first and the last sequence number of
+//! one of them is answered as that was; any other that does not go on where the last one ended is
+//! OUT_OF_ORDER_SEQUENCE_NUMBER. Beyond 16,384 producers in a partition it forgets the one that was silent for longest
+//! (`kaas_partition_producers_displaced_total`), whose next batch may then begin anywhere.
+//!
 //! Differences from Kafka: versions 0 to 2, which are advertised but gone, are answered UNSUPPORTED_VERSION per partition
 //! instead of with a closed connection. Error messages are given for every error. Transactional batches are refused with
 //! INVALID_TXN_STATE: there are no transactions yet, and no client gets a transactional producer id.
