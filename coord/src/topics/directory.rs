@@ -17,6 +17,11 @@
 //! | configure | temporary file, synced | rename of `.config.json` | |
 //! | delete | all shards have let go | rename to `.deleting-…`, directory synced | revoke each fence, remove |
 //!
+//! A name is not an identity: a process that was stopped for a while in the middle of a change may find another incarnation under
+//! the topic's name, made by the broker that took its place. So each step by name looks first whether the incarnation that is meant
+//! is there, a directory that was renamed is looked at again and put back if it is another one's, and what lies aside
+//! is removed only if it holds nothing else.
+//!
 //! What a crash left of a topic that was being made is renamed to `.deleting-…` at the next start, and all of that kind is
 //! removed in the background, again and again until it works. Whatever else lies in the data directory (`lost+found`, `.snapshot`, directories that are no topics) is left alone.
 
@@ -130,9 +135,7 @@ impl TopicDirectory {
         if created.is_err() {
             // The topic must not appear at the next start. If this fails too, the sweep of the next start ends it,
             // unless the rename was done and could not be undone: then the topic exists although the client was told no.
-            if live.join(topic.id.to_string()).exists() {
-                let _ = self.rename(&live, &staged);
-            }
+            let _ = self.set_aside(&live, &staged, topic.id);
             let _ = self.disk.remove_tree(&staged);
         }
         created
@@ -161,7 +164,7 @@ impl TopicDirectory {
             self.create_directory(&incarnation.join(partition.to_string()))?;
         }
         self.sync_directory(&incarnation)?;
-        self.replace(&topic.name, TOPIC_ID_FILE, &identity(topic))
+        self.replace(topic, TOPIC_ID_FILE, &identity(topic))
     }
 
     /// Replaces a topic's own settings, durably.
@@ -169,16 +172,30 @@ impl TopicDirectory {
     /// # Errors
     /// The volume refused a step; the settings are those from before.
     pub fn configure(&self, topic: &StoredTopic) -> Result<(), StoreError> {
-        self.replace(&topic.name, TOPIC_CONFIG_FILE, &config(topic))
+        self.replace(topic, TOPIC_CONFIG_FILE, &config(topic))
     }
 
-    /// Takes a topic out of sight, durably. The shards must have let go of it. [`TopicDirectory::reclaim`] does the rest.
+    /// Takes a topic out of sight, durably. The shards must have let go of it. [`TopicDirectory::reclaim`] does the rest. If this
+    /// incarnation is not there (any more), there is nothing to be done.
     ///
     /// # Errors
-    /// The volume refused a step; the topic is there as before.
+    /// The volume refused a step; the topic is there as before, or aside already. Doing it again carries on.
     pub fn delete(&self, topic: &str, id: TopicId) -> Result<(), StoreError> {
-        self.rename(&self.root.join(topic), &self.root.join(layout::deleted_directory(id)))?;
+        self.set_aside(&self.root.join(topic), &self.root.join(layout::deleted_directory(id)), id)?;
         self.sync_directory(&self.root)
+    }
+
+    /// Renames the directory of a topic, if it is that of this incarnation.
+    fn set_aside(&self, live: &Path, aside: &Path, id: TopicId) -> Result<(), StoreError> {
+        if !holds(live, id)? {
+            return Ok(());
+        }
+        self.rename(live, aside)?;
+        if !holds(aside, id)? {
+            // It came in between; whoever leads it has its files open.
+            self.rename(aside, live)?;
+        }
+        Ok(())
     }
 
     /// Gives up topics that a crash left half made. Only at start: later they are being made.
@@ -211,8 +228,12 @@ impl TopicDirectory {
     /// deletion stops acknowledging, and removes it.
     ///
     /// # Errors
-    /// The volume refused a step; doing it again carries on.
+    /// The volume refused a step; doing it again carries on. Or the directory holds an incarnation that nobody has deleted.
     pub fn reclaim(&self, aside: &Path) -> Result<(), StoreError> {
+        if let Some(other) = other_incarnation(aside).map_err(|source| failure("list", aside, source))? {
+            let reason = format!("it holds topic {other}, which was not deleted: give it its name back");
+            return Err(failure("remove", aside, io::Error::other(reason)));
+        }
         let line = json!({ "deleted": true, "broker": self.broker }).to_string() + "\n";
         for fence in fences(aside).map_err(|source| failure("list", aside, source))? {
             self.disk.revoke(&fence, line.as_bytes()).map_err(|source| failure("revoke", &fence, source))?;
@@ -221,10 +242,14 @@ impl TopicDirectory {
         self.sync_directory(&self.root)
     }
 
-    fn replace(&self, topic: &str, file: &str, content: &[u8]) -> Result<(), StoreError> {
-        let directory = self.root.join(topic);
-        let temporary = directory.join(format!("{file}.tmp"));
+    fn replace(&self, topic: &StoredTopic, file: &str, content: &[u8]) -> Result<(), StoreError> {
+        let directory = self.root.join(&*topic.name);
+        let temporary = directory.join(format!("{file}.{}.tmp", topic.id));
         self.write(&temporary, content)?;
+        if !holds(&directory, topic.id)? {
+            let reason = io::Error::other("another topic has taken its place");
+            return Err(failure("change", &directory.join(topic.id.to_string()), reason));
+        }
         self.rename(&temporary, &directory.join(file))?;
         self.sync_directory(&directory)
     }
@@ -282,6 +307,20 @@ fn list_directories(path: &Path) -> io::Result<Vec<String>> {
         }
     }
     Ok(names)
+}
+
+/// Whether a directory is that of this incarnation of a topic.
+fn holds(directory: &Path, id: TopicId) -> Result<bool, StoreError> {
+    let incarnation = directory.join(id.to_string());
+    incarnation.try_exists().map_err(|source| failure("look for", &incarnation, source))
+}
+
+/// An incarnation in a directory that was renamed aside for another one.
+fn other_incarnation(aside: &Path) -> io::Result<Option<TopicId>> {
+    let named = |path: &Path| path.file_name().and_then(|name| name.to_str().map(str::to_owned));
+    let meant = named(aside).and_then(|name| layout::parse_deleted_directory(&name));
+    let found = children(aside)?.into_iter().filter_map(|path| named(&path)?.parse().ok());
+    Ok(found.into_iter().find(|&id| Some(id) != meant))
 }
 
 /// `<aside>/<topic id>/<partition>/*.fence`; none if the directory is gone.
