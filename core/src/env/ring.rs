@@ -33,6 +33,9 @@ pub const QUEUE_DEPTH: u32 = 128;
 /// flight, so that a server that hangs does not hold up another one's volume.
 pub const MAXIMUM_WORKERS: u32 = 2 * QUEUE_DEPTH;
 
+/// Writes from this size on are worth a look of the scheduler at who else wants the processor.
+const LARGE_WRITE_BYTES: usize = 64 << 10;
+
 /// Marks completions that nobody waits for.
 const NOBODY: u64 = u64::MAX;
 
@@ -57,6 +60,7 @@ impl Ring {
     pub(super) fn new() -> io::Result<Self> {
         let ring = build()?;
         ring.submitter().register_iowq_max_workers(&mut [MAXIMUM_WORKERS, MAXIMUM_WORKERS])?;
+        ring.submitter().register_iowq_aff(&cpus_of_process()?)?;
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe)?;
         for (code, name) in NEEDED {
@@ -127,9 +131,14 @@ impl Ring {
             self.0.depth_reached.set(self.0.depth_reached.get() + 1);
             Arc::clone(&self.0.permits).acquire_owned().await.expect("the semaphore is never closed")
         };
+        let is_large_write = matches!(&held, Held::Content(content) if content.len() >= LARGE_WRITE_BYTES);
         let slot = self.0.slots.borrow_mut().insert(InFlight { held, file, permit });
         // SAFETY: the slot owns what the entry points to until the completion arrives.
         unsafe { self.submit(entry.user_data(slot as u64)) };
+        if is_large_write {
+            // The kernel's worker starts it now, if it is on this processor, and not when the shard has nothing to do.
+            std::thread::yield_now();
+        }
         Operation { ring: self, slot: Some(slot) }.await
     }
 
@@ -242,6 +251,18 @@ impl Drop for Operation<'_> {
 /// A ring set up as well as this kernel can.
 fn build() -> io::Result<IoUring> {
     IoUring::builder().build(QUEUE_DEPTH)
+}
+
+/// Where the kernel's workers may run: on every processor of the process. Those of a pinned thread are pinned with it otherwise, and a
+/// write that needs one would wait until the shard has nothing to do.
+fn cpus_of_process() -> io::Result<libc::cpu_set_t> {
+    // SAFETY: a set of processors is plain bits, for which zero is valid.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    // SAFETY: the call only reads the identity of the process.
+    let main_thread = unsafe { libc::getpid() };
+    // SAFETY: the set outlives the call, which is told its size.
+    let result = unsafe { libc::sched_getaffinity(main_thread, size_of::<libc::cpu_set_t>(), &raw mut set) };
+    if result == 0 { Ok(set) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The operations without which there is no volume.
