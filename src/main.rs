@@ -57,7 +57,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
     probe::check_io_uring(shards)?;
     let open_files = probe::raise_open_files();
     let has_volume = options.mode.data_directory().is_some();
-    let connection_files = open_files::for_connections(open_files, shards, has_volume)?;
+    let files = open_files::share(open_files, shards, has_volume)?;
     let mut file_system = None;
     let storage = match &options.mode {
         Mode::LocalDev => {
@@ -90,7 +90,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
             listeners: options.advertised,
             data_directory: options.mode.data_directory(),
             config: Arc::clone(&config),
-            open_files,
+            open_files: files.partitions,
         })?),
         Mode::Cluster { data_directory, outside } => cluster::role(Member {
             broker: options.broker,
@@ -103,7 +103,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
             data_directory,
             outside,
             config: Arc::clone(&config),
-            open_files,
+            open_files: files.partitions,
         })?,
     };
     tracing::info!(
@@ -117,7 +117,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
         data_dir = options.mode.data_directory().map(|path| path.display().to_string()),
         file_system,
         open_files,
-        connection_files,
+        connection_files = files.connections,
         listeners = addresses.iter().map(|(name, address)| format!("{name}={address}")).collect::<Vec<_>>().join(","),
         "kaas starts"
     );
@@ -136,7 +136,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
             handles: handles.clone(),
             listeners,
             connections: Arc::clone(&connections),
-            connection_files,
+            connection_files: files.connections,
             serving: serving.clone(),
             link,
         };

@@ -40,7 +40,7 @@ pub struct StandaloneOptions {
     /// `None`: local-dev mode, in memory.
     pub data_directory: Option<PathBuf>,
     pub config: Arc<BrokerConfig>,
-    /// The process's limit of open files.
+    /// How many files partitions may have open.
     pub open_files: u64,
 }
 

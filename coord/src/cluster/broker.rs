@@ -55,7 +55,7 @@ pub struct ClusterOptions {
     pub own: RegisteredBroker,
     pub data_directory: PathBuf,
     pub config: Arc<BrokerConfig>,
-    /// The process's limit of open files.
+    /// How many files partitions may have open.
     pub open_files: u64,
     /// Where this broker itself reaches its own heartbeat listener, `HOST:PORT`.
     pub heartbeat_address: Arc<str>,

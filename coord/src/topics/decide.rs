@@ -26,15 +26,15 @@ const HANDLES_PER_PARTITION: u64 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionLimit {
     pub partitions: usize,
-    /// The process's limit of open files, if that is what bounds.
+    /// How many files partitions may have open, if that is what bounds.
     pub open_files: Option<u64>,
 }
 
 impl PartitionLimit {
-    /// Half of the open files are for partitions, the others for connections.
+    /// From how many files partitions may have open, of those that the process may.
     #[must_use]
     pub fn of_open_files(open_files: u64) -> Self {
-        match usize::try_from(open_files / 2 / HANDLES_PER_PARTITION) {
+        match usize::try_from(open_files / HANDLES_PER_PARTITION) {
             Ok(partitions) if partitions < MAX_PARTITIONS_PER_BROKER => {
                 Self { partitions, open_files: Some(open_files) }
             }
@@ -48,7 +48,9 @@ impl PartitionLimit {
             return Ok(());
         }
         let cause = match self.open_files {
-            Some(files) => format!("the process may open {files} files; raise its limit (ulimit -n) for more"),
+            Some(files) => format!(
+                "its partitions may have {files} files open; raise the limit of the process (ulimit -n) for more"
+            ),
             None => "more than that is not supported".to_owned(),
         };
         let limit = self.partitions;

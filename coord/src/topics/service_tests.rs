@@ -155,7 +155,7 @@ async fn a_topic_lives_and_dies() {
 #[tokio::test]
 async fn refusals_change_nothing() {
     in_local_set(async {
-        let harness = Harness::start(TopicStore::Memory, BrokerConfig::default(), 60);
+        let harness = Harness::start(TopicStore::Memory, BrokerConfig::default(), 30);
         assert_eq!(code(harness.create("a b", 1, &[]).await), ErrorCode::InvalidTopicException);
         assert_eq!(code(harness.create("__cluster", 1, &[]).await), ErrorCode::InvalidTopicException);
         assert_eq!(code(harness.create("a", 0, &[]).await), ErrorCode::InvalidPartitions);

@@ -23,16 +23,33 @@ pub struct TooFewFiles {
     pub shards: u16,
 }
 
-/// How many of them Kafka connections may take. With a volume its partitions have half of all.
+/// Who may have how many files open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    pub connections: usize,
+    /// Of partitions of topics.
+    pub partitions: u64,
+}
+
+/// Partitions on a volume have two fifths of all; what the broker itself needs is taken from the rest, which is for clients: of
+/// 20,000 files more than 10,000 are.
 ///
 /// # Errors
 /// There are not enough for anybody.
-pub fn for_connections(limit: u64, shards: u16, has_volume: bool) -> Result<usize, TooFewFiles> {
+pub fn share(limit: u64, shards: u16, has_volume: bool) -> Result<Shares, TooFewFiles> {
     let own = FILES_OF_PROCESS + FILES_PER_SHARD * u64::from(shards) + if has_volume { FILES_OF_SLOTS } else { 0 };
-    let (share, shares) = if has_volume { (limit / 2, 2) } else { (limit, 1) };
-    match share.checked_sub(own).filter(|&left| left >= MIN_CONNECTIONS) {
-        Some(left) => Ok(usize::try_from(left).unwrap_or(usize::MAX)),
-        None => Err(TooFewFiles { limit, needed: shares * (own + MIN_CONNECTIONS), shards }),
+    let partitions = |limit: u64| if has_volume { limit / 5 * 2 } else { 0 };
+    match (limit - partitions(limit)).checked_sub(own).filter(|&left| left >= MIN_CONNECTIONS) {
+        Some(left) => {
+            let connections = usize::try_from(left).unwrap_or(usize::MAX);
+            Ok(Shares { connections, partitions: if has_volume { partitions(limit) } else { u64::MAX } })
+        }
+        None => {
+            let least = own + MIN_CONNECTIONS;
+            let needed =
+                (least..).find(|&limit| limit - partitions(limit) >= least).expect("three fifths of much are enough");
+            Err(TooFewFiles { limit, needed, shards })
+        }
     }
 }
 
@@ -42,18 +59,18 @@ mod tests {
 
     #[test]
     fn the_volume_has_its_files_whatever_clients_do() {
-        assert_eq!(for_connections(1024, 2, true), Ok(170));
-        assert_eq!(for_connections(1024, 2, false), Ok(832));
-        assert_eq!(for_connections(1 << 20, 8, true), Ok((1 << 19) - 534));
+        assert_eq!(share(1024, 2, true), Ok(Shares { connections: 274, partitions: 408 }));
+        assert_eq!(share(1024, 2, false), Ok(Shares { connections: 832, partitions: u64::MAX }));
+        assert_eq!(share(20_000, 2, true), Ok(Shares { connections: 11_658, partitions: 8_000 }));
     }
 
     #[test]
     fn a_limit_that_is_too_low_is_refused_with_the_one_that_would_do() {
         for has_volume in [false, true] {
-            let error = for_connections(64, 2, has_volume).expect_err("64 are too few");
+            let error = share(64, 2, has_volume).expect_err("64 are too few");
             assert!(error.to_string().starts_with("64 files may be open"), "{error}");
-            assert_eq!(for_connections(error.needed, 2, has_volume), Ok(16));
-            assert!(for_connections(error.needed - 1, 2, has_volume).is_err());
+            assert!(share(error.needed, 2, has_volume).is_ok_and(|shares| shares.connections >= 16));
+            assert!(share(error.needed - 1, 2, has_volume).is_err());
         }
     }
 }
