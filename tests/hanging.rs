@@ -1,4 +1,4 @@
-//! A volume whose writes hang: probes answer all the while, say what hangs, and nobody is moved or restarted for it.
+//! A volume whose writes or reads hang: probes answer all the while, say what hangs, and nobody is moved or restarted for it.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use kaas_bench::broker::{Broker, BrokerOptions, wait_until};
-use kaas_bench::client::{Client, PRODUCE_VERSION, produce_request};
+use kaas_bench::client::{Client, FETCH_VERSION, PRODUCE_VERSION, fetch_request, produce_request};
 use kaas_bench::cluster::{Cluster, Outside};
 use kaas_bench::small_volume::SmallVolume;
 use kaas_proto::kafka::messages::ProduceRequest;
@@ -18,6 +18,8 @@ use tempfile::TempDir;
 
 /// A kubelet waits for so long.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+/// Below what Kubernetes waits for before it kills a pod.
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
 fn binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_kaas"))
@@ -90,6 +92,60 @@ fn a_broker_says_which_partition_hangs_and_goes_on_when_it_does_not() {
     wait_until_it_is_over(&broker);
     assert_eq!(client.produce("t", 0, batch()).unwrap(), Offset(2));
     assert!(broker.stop().unwrap().success());
+}
+
+#[test]
+fn reads_that_hang_keep_nothing_else_and_not_the_stop() {
+    let volume = SmallVolume::new(directory(), 128).unwrap();
+    let options = BrokerOptions::new(binary(), &volume.path().join("data")).with(&["--shards", "1"]);
+    let broker = Broker::start(&options).unwrap();
+    broker.wait_ready().unwrap();
+    let mut client = Client::connect(broker.kafka()).unwrap();
+    client.create_topic("t", 2, &[]).unwrap();
+    let large = || BatchBuilder::new().record(TimestampMs(1_700_000_000_000), None, Some(&[7; 60_000])).build();
+    for offset in 0..100 {
+        assert_eq!(client.produce("t", 0, large()).unwrap(), Offset(offset));
+    }
+    client.produce("t", 1, batch()).unwrap();
+    assert!(broker.stop().unwrap().success());
+
+    // Now nothing but the ends of the logs is in memory.
+    let mut broker = Broker::start(&options).unwrap();
+    broker.wait_ready().unwrap();
+    let mut client = Client::connect(broker.kafka()).unwrap();
+    client.produce("t", 0, batch()).unwrap();
+    client.produce("t", 1, batch()).unwrap();
+    let hanging = volume.hang_reads(broker.process_id()).unwrap();
+    let mut readers: Vec<Client> = (0..20).map(|_| Client::connect(broker.kafka()).unwrap()).collect();
+    for reader in &mut readers {
+        reader.send(FETCH_VERSION, &fetch_request("t", 0, Offset(3), 500)).unwrap();
+    }
+    let hangs = |reader: &mut Client| !reader.wait_for_answer(Duration::from_millis(100)).unwrap();
+    assert!(readers.iter_mut().all(hangs), "it is read from the disk");
+
+    // Neither the partition itself nor another one of its shard waits for that.
+    for (partition, offset) in [(0, 101), (1, 2)] {
+        assert_eq!(client.produce("t", partition, batch()).unwrap(), Offset(offset));
+        let fetched = client.fetch("t", partition, Offset(offset), 500).unwrap();
+        assert!(!fetched.responses[0].partitions[0].records.is_empty(), "the end of {partition} is in memory");
+    }
+    client.create_topic("new", 2, &[]).unwrap();
+    assert_eq!(client.produce("new", 1, batch()).unwrap(), Offset(0));
+    assert_eq!((probe(&broker, "/healthz").0, probe(&broker, "/readyz").0), (200, 200));
+    assert_eq!(broker.get("/metrics").unwrap().0, 200);
+
+    let asked = Instant::now();
+    broker.signal("TERM").unwrap();
+    assert!(broker.wait().unwrap().success(), "{}", broker.log_lines().join("\n"));
+    assert!(asked.elapsed() < STOP_PATIENCE, "it took {:?}", asked.elapsed());
+    drop(hanging);
+
+    let broker = Broker::start(&options).unwrap();
+    broker.wait_ready().unwrap();
+    let mut client = Client::connect(broker.kafka()).unwrap();
+    assert_eq!(client.latest_offset("t", 0).unwrap(), Offset(102));
+    let fetched = client.fetch("t", 0, Offset(3), 500).unwrap();
+    assert!(!fetched.responses[0].partitions[0].records.is_empty());
 }
 
 #[test]
