@@ -8,10 +8,6 @@ use hdrhistogram::Histogram;
 use kaas_proto::kafka::{Api, ApiKey};
 use kaas_proto::metrics::{MetricKind, MetricName, ShardMetrics};
 
-const fn counter(name: &'static str, help: &'static str) -> MetricName {
-    MetricName { name, help, kind: MetricKind::Counter }
-}
-
 /// Latency of requests, by API.
 pub const REQUEST_SECONDS: MetricName = MetricName {
     name: "kaas_request_seconds",
@@ -19,29 +15,29 @@ pub const REQUEST_SECONDS: MetricName = MetricName {
     kind: MetricKind::Histogram,
 };
 /// Requests, by API and version.
-pub const REQUESTS: MetricName = counter("kaas_requests_total", "Requests answered, by API and version.");
+pub const REQUESTS: MetricName = MetricName::counter("kaas_requests_total", "Requests answered, by API and version.");
 /// Open connections.
-pub const CONNECTIONS: MetricName =
-    MetricName { name: "kaas_connections", help: "Open connections of clients.", kind: MetricKind::Gauge };
+pub const CONNECTIONS: MetricName = MetricName::gauge("kaas_connections", "Open connections of clients.");
 /// Accepted connections.
-pub const ACCEPTED: MetricName = counter("kaas_connections_accepted_total", "Connections accepted, by listener.");
+pub const ACCEPTED: MetricName =
+    MetricName::counter("kaas_connections_accepted_total", "Connections accepted, by listener.");
 /// Closed connections, by reason.
-pub const CLOSED: MetricName = counter("kaas_connections_closed_total", "Connections closed, by reason.");
+pub const CLOSED: MetricName = MetricName::counter("kaas_connections_closed_total", "Connections closed, by reason.");
 /// Bytes received.
-pub const RECEIVED_BYTES: MetricName = counter("kaas_received_bytes_total", "Bytes received from clients.");
+pub const RECEIVED_BYTES: MetricName = MetricName::counter("kaas_received_bytes_total", "Bytes received from clients.");
 /// Bytes sent.
-pub const SENT_BYTES: MetricName = counter("kaas_sent_bytes_total", "Bytes sent to clients.");
+pub const SENT_BYTES: MetricName = MetricName::counter("kaas_sent_bytes_total", "Bytes sent to clients.");
 /// System calls that sent something.
-pub const SENDS: MetricName = counter("kaas_socket_sends_total", "System calls that sent something to a client.");
+pub const SENDS: MetricName =
+    MetricName::counter("kaas_socket_sends_total", "System calls that sent something to a client.");
 /// A bound was reached, by bound.
 pub const BOUND_REACHED: MetricName =
-    counter("kaas_net_bound_reached_total", "How often a bound of the network side was reached, by bound.");
+    MetricName::counter("kaas_net_bound_reached_total", "How often a bound of the network side was reached, by bound.");
 /// Log lines that were only counted, by cause.
 pub const SUPPRESSED_LINES: MetricName =
-    counter("kaas_log_lines_suppressed_total", "Log lines about clients that were only counted, by cause.");
+    MetricName::counter("kaas_log_lines_suppressed_total", "Log lines about clients that were only counted, by cause.");
 /// Open fetch sessions.
-pub const FETCH_SESSIONS: MetricName =
-    MetricName { name: "kaas_fetch_sessions", help: "Open fetch sessions (KIP-227).", kind: MetricKind::Gauge };
+pub const FETCH_SESSIONS: MetricName = MetricName::gauge("kaas_fetch_sessions", "Open fetch sessions (KIP-227).");
 
 /// The bounds that are counted when they are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,6 +11,18 @@ pub struct MetricName {
     pub kind: MetricKind,
 }
 
+impl MetricName {
+    #[must_use]
+    pub const fn counter(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, kind: MetricKind::Counter }
+    }
+
+    #[must_use]
+    pub const fn gauge(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, kind: MetricKind::Gauge }
+    }
+}
+
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Clone, Copy)]
 pub enum MetricKind {
     /// Only rises; shards are added up.

@@ -1,31 +1,30 @@
 //! What a broker of a cluster counts.
 
-use kaas_proto::metrics::{MetricKind, MetricName};
+use kaas_proto::metrics::MetricName;
 
 use super::prometheus::Exposition;
 use crate::cluster::ClusterHealth;
 
-const fn gauge(name: &'static str, help: &'static str) -> MetricName {
-    MetricName { name, help, kind: MetricKind::Gauge }
-}
-
-const fn counter(name: &'static str, help: &'static str) -> MetricName {
-    MetricName { name, help, kind: MetricKind::Counter }
-}
-
-const CONTROLLER: MetricName = gauge("kaas_cluster_controller", "1 while this broker is the controller.");
+const CONTROLLER: MetricName = MetricName::gauge("kaas_cluster_controller", "1 while this broker is the controller.");
 const CONNECTED: MetricName =
-    gauge("kaas_cluster_heartbeat_connected", "1 while this broker has a session with the controller.");
-const HEALTHY: MetricName = gauge("kaas_cluster_healthy", "1 while this broker thinks itself fit to lead.");
+    MetricName::gauge("kaas_cluster_heartbeat_connected", "1 while this broker has a session with the controller.");
+const HEALTHY: MetricName = MetricName::gauge("kaas_cluster_healthy", "1 while this broker thinks itself fit to lead.");
 const EPOCH: MetricName =
-    gauge("kaas_cluster_assignment_controller_epoch", "Of the assignment that this broker follows.");
-const VERSION: MetricName = gauge("kaas_cluster_assignment_version", "Of the assignment that this broker follows.");
-const VOLUME_AGE: MetricName =
-    gauge("kaas_cluster_volume_silent_seconds", "Since the volume has last answered a look at the assignment.");
-const WRITTEN: MetricName =
-    counter("kaas_cluster_assignments_written_total", "Assignments that this broker wrote as the controller.");
-const REJECTED: MetricName =
-    counter("kaas_cluster_stale_assignments_total", "Assignments of deposed controllers that were found and ignored.");
+    MetricName::gauge("kaas_cluster_assignment_controller_epoch", "Of the assignment that this broker follows.");
+const VERSION: MetricName =
+    MetricName::gauge("kaas_cluster_assignment_version", "Of the assignment that this broker follows.");
+const VOLUME_AGE: MetricName = MetricName::gauge(
+    "kaas_cluster_volume_silent_seconds",
+    "Since the volume has last answered a look at the assignment.",
+);
+const WRITTEN: MetricName = MetricName::counter(
+    "kaas_cluster_assignments_written_total",
+    "Assignments that this broker wrote as the controller.",
+);
+const REJECTED: MetricName = MetricName::counter(
+    "kaas_cluster_stale_assignments_total",
+    "Assignments of deposed controllers that were found and ignored.",
+);
 
 #[expect(clippy::cast_precision_loss, reason = "metrics are floating point")]
 pub(super) fn add(exposition: &mut Exposition, health: &ClusterHealth) {

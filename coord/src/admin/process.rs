@@ -2,14 +2,12 @@
 
 use std::fs;
 
-use kaas_proto::metrics::{MetricKind, MetricName};
+use kaas_proto::metrics::MetricName;
 
 use super::prometheus::Exposition;
 
-const MEMORY: MetricName =
-    MetricName { name: "process_resident_memory_bytes", help: "Resident memory.", kind: MetricKind::Gauge };
-const OPEN_FILES: MetricName =
-    MetricName { name: "process_open_fds", help: "Open file descriptors.", kind: MetricKind::Gauge };
+const MEMORY: MetricName = MetricName::gauge("process_resident_memory_bytes", "Resident memory.");
+const OPEN_FILES: MetricName = MetricName::gauge("process_open_fds", "Open file descriptors.");
 
 /// Reads `/proc`, which is no volume and does not block. Where there is none the samples are missing.
 pub(super) fn add(exposition: &mut Exposition) {

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use kaas_proto::metrics::{MetricKind, MetricName, ShardMetrics};
+use kaas_proto::metrics::{MetricName, ShardMetrics};
 
 use super::config::GroupConfig;
 use super::effect::GroupCounters;
@@ -50,31 +50,31 @@ pub struct Shared {
     usage: Cell<Usage>,
 }
 
-const fn counter(name: &'static str, help: &'static str) -> MetricName {
-    MetricName { name, help, kind: MetricKind::Counter }
-}
-
-const fn gauge(name: &'static str, help: &'static str) -> MetricName {
-    MetricName { name, help, kind: MetricKind::Gauge }
-}
-
-const ACTIVE: MetricName = gauge("kaas_group_active_groups", "Consumer groups with members.");
-const MEMBERS: MetricName = gauge("kaas_group_members", "Members of consumer groups.");
-const DURABLE: MetricName = gauge("kaas_group_stored_groups", "Consumer groups with offsets or a stored membership.");
-const OFFSETS: MetricName = gauge("kaas_group_offsets", "Committed offsets in memory.");
-const PARKED: MetricName = gauge("kaas_group_parked_requests", "JoinGroup and SyncGroup requests that wait.");
-const HELD_BYTES: MetricName =
-    gauge("kaas_group_held_bytes", "Bytes of names, subscriptions, assignments and metadata that groups hold.");
-const REBALANCES: MetricName = counter("kaas_group_rebalances_total", "Generations that began.");
+const ACTIVE: MetricName = MetricName::gauge("kaas_group_active_groups", "Consumer groups with members.");
+const MEMBERS: MetricName = MetricName::gauge("kaas_group_members", "Members of consumer groups.");
+const DURABLE: MetricName =
+    MetricName::gauge("kaas_group_stored_groups", "Consumer groups with offsets or a stored membership.");
+const OFFSETS: MetricName = MetricName::gauge("kaas_group_offsets", "Committed offsets in memory.");
+const PARKED: MetricName =
+    MetricName::gauge("kaas_group_parked_requests", "JoinGroup and SyncGroup requests that wait.");
+const HELD_BYTES: MetricName = MetricName::gauge(
+    "kaas_group_held_bytes",
+    "Bytes of names, subscriptions, assignments and metadata that groups hold.",
+);
+const REBALANCES: MetricName = MetricName::counter("kaas_group_rebalances_total", "Generations that began.");
 const EXPIRED_MEMBERS: MetricName =
-    counter("kaas_group_expired_members_total", "Members that were not heard of in time.");
-const COMMITTED: MetricName = counter("kaas_group_committed_offsets_total", "Offsets that were committed durably.");
+    MetricName::counter("kaas_group_expired_members_total", "Members that were not heard of in time.");
+const COMMITTED: MetricName =
+    MetricName::counter("kaas_group_committed_offsets_total", "Offsets that were committed durably.");
 const EXPIRED_OFFSETS: MetricName =
-    counter("kaas_group_expired_offsets_total", "Offsets kept for their whole retention.");
-const SNAPSHOTS: MetricName = counter("kaas_group_snapshots_total", "Snapshots of slots that were completed.");
-const REPLAYED: MetricName = counter("kaas_group_replayed_records_total", "Records read when slots were taken over.");
-const FAILED_LOADS: MetricName = counter("kaas_group_failed_loads_total", "Attempts to read a slot that failed.");
-const REFUSED: MetricName = counter("kaas_group_refusals_total", "Requests refused because of a bound.");
+    MetricName::counter("kaas_group_expired_offsets_total", "Offsets kept for their whole retention.");
+const SNAPSHOTS: MetricName =
+    MetricName::counter("kaas_group_snapshots_total", "Snapshots of slots that were completed.");
+const REPLAYED: MetricName =
+    MetricName::counter("kaas_group_replayed_records_total", "Records read when slots were taken over.");
+const FAILED_LOADS: MetricName =
+    MetricName::counter("kaas_group_failed_loads_total", "Attempts to read a slot that failed.");
+const REFUSED: MetricName = MetricName::counter("kaas_group_refusals_total", "Requests refused because of a bound.");
 
 impl Shared {
     #[must_use]
