@@ -9,6 +9,7 @@ pub mod cluster_id;
 pub mod cluster_state;
 pub mod kubernetes;
 pub mod leadership;
+mod log_limit;
 mod outbox;
 pub mod shards;
 mod signals;

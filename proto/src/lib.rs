@@ -7,6 +7,7 @@ pub mod format;
 pub mod heartbeat;
 pub mod kafka;
 pub mod layout;
+pub mod log_limit;
 pub mod metrics;
 pub mod record;
 pub mod topic_name;

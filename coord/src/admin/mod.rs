@@ -28,6 +28,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::cluster::ClusterHealth;
 use crate::cluster_state::ClusterState;
 use crate::leadership::Counts;
+use crate::log_limit::may_log;
 use crate::outbox::Outbox;
 use prometheus::Exposition;
 
@@ -122,7 +123,9 @@ impl Admin {
                 }
                 Ok(_) => self.refused.set(self.refused.get() + 1),
                 Err(error) => {
-                    tracing::warn!("the admin endpoint could not accept a connection: {error}");
+                    if may_log("admin_accept") {
+                        tracing::warn!("the admin endpoint could not accept a connection: {error}");
+                    }
                     sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -88,8 +88,10 @@ pub(crate) fn stored(topic: &DesiredTopic) -> StoredTopic {
     }
 }
 
-/// Reads the configurations of topics from the volume. Those that can't be read are left out, and said. Blocks.
+/// Reads the configurations of topics from the volume. Those that can't be read are left out, and said in one line: it may be
+/// the volume. Blocks.
 pub(crate) fn read_configs(root: &Path, topics: Vec<(Arc<str>, TopicId)>) -> Vec<StoredTopic> {
+    let mut unread = Vec::new();
     let read = |(name, id): (Arc<str>, TopicId)| {
         let path: PathBuf = root.join(&*name).join(TOPIC_CONFIG_FILE);
         let bytes = std::fs::read(&path).map_err(|error| error.to_string());
@@ -101,12 +103,16 @@ pub(crate) fn read_configs(root: &Path, topics: Vec<(Arc<str>, TopicId)>) -> Vec
             Ok(config) if config.topic_id == id => Some(StoredTopic { name, id, partitions: 0, own: config.configs }),
             Ok(_) => None,
             Err(error) => {
-                tracing::warn!(topic = &*name, "{} can't be read, so the topic is not led: {error}", path.display());
+                unread.push(format!("{}: {error}", path.display()));
                 None
             }
         }
     };
-    topics.into_iter().filter_map(read).collect()
+    let found = topics.into_iter().filter_map(read).collect();
+    if let Some(first) = unread.first() {
+        tracing::warn!(topics = unread.len(), "what can't be read is not led: {first}");
+    }
+    found
 }
 
 #[cfg(test)]

@@ -94,14 +94,13 @@ impl Provisioner {
             return true;
         }
         self.listed = true;
-        let mut done = true;
-        for action in self.actions(desired) {
-            if let Err(error) = self.carry_out(action) {
-                tracing::error!("{error}; it is tried again");
-                done = false;
-            }
+        // One line, however many there are: it may be the volume.
+        let actions = self.actions(desired);
+        let failed: Vec<StoreError> = actions.into_iter().filter_map(|action| self.carry_out(action).err()).collect();
+        if let Some(first) = failed.first() {
+            tracing::error!(failed = failed.len(), "{first}; it is tried again");
         }
-        done
+        failed.is_empty()
     }
 
     /// Removals first: a topic may be made anew under the same name.

@@ -20,6 +20,7 @@ use super::kafka_topic::{KafkaTopic, KafkaTopicSpec, object_name};
 use super::lease::FIELD_MANAGER;
 use super::objects;
 use crate::cluster::ports::{DesiredTopic, DesiredTopics, TOPIC_REQUEST_QUEUE_LENGTH, TopicRequest, Topics};
+use crate::log_limit::may_log;
 use crate::topics::decide::refusal;
 
 /// How long the API server has for one request of a client. Below the time that clients give an admin call.
@@ -215,7 +216,9 @@ fn refused(error: &ApiError) -> TopicRefusal {
         }
         ApiError::Unauthorized { .. } | ApiError::NotFound { .. } => ErrorCode::UnknownServerError,
     };
-    tracing::warn!("a change of topics: {error}");
+    if may_log("topic_change") {
+        tracing::warn!("a change of topics: {error}");
+    }
     refusal(code, error.to_string())
 }
 

@@ -70,17 +70,11 @@ impl TopicStore {
                 return false;
             }
         };
-        let mut clean = true;
-        for leftover in leftovers {
-            match directory.reclaim(&leftover) {
-                Ok(()) => tracing::debug!(path = %leftover.display(), "removed"),
-                Err(error) => {
-                    tracing::warn!("{error}; it is tried again later");
-                    clean = false;
-                }
-            }
-        }
-        clean
+        // One line, however many there are: it may be the volume.
+        let mut failed = leftovers.iter().filter_map(|leftover| directory.reclaim(leftover).err());
+        let Some(first) = failed.next() else { return true };
+        tracing::warn!(leftovers = 1 + failed.count(), "{first}; it is tried again later");
+        false
     }
 }
 

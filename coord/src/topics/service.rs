@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use super::decide::{self, PartitionLimit, refusal};
 use super::{StoreError, StoredTopic, TopicStore, blocking};
 use crate::cluster_state::{ClusterState, partitions, slots};
+use crate::log_limit::may_log;
 use crate::outbox::{Outbox, OutboxFull};
 
 /// How long a created topic is held back from the client until its partitions are led. Clients cope with
@@ -214,7 +215,12 @@ impl TopicService {
         self.abandon(&topic.name, topic.id).await;
         let (store, name, id) = (self.store.clone(), Arc::clone(&topic.name), topic.id);
         if let Err(error) = blocking(move || store.delete(&name, id)).await {
-            tracing::error!(topic = &*topic.name, "the topic could not be deleted, it is taken over again: {error}");
+            if may_log("topic_deletion") {
+                tracing::error!(
+                    topic = &*topic.name,
+                    "the topic could not be deleted, it is taken over again: {error}"
+                );
+            }
             let mut kept = TopicView::clone(topic);
             for partition in &mut kept.partitions {
                 partition.leader = None;
@@ -236,7 +242,8 @@ impl TopicService {
             let (done, answer) = oneshot::channel();
             match self.outbox.send(shard, ShardCommand::Abandon { topic_id, done }) {
                 Ok(()) => answers.push(answer),
-                Err(full) => tracing::warn!(topic, "{full}; the topic's fences will stop it"),
+                Err(full) if may_log("abandonment") => tracing::warn!(topic, "{full}; the topic's fences will stop it"),
+                Err(_) => {}
             }
         }
         let all = async {

@@ -32,22 +32,11 @@ mod uring_volume;
 pub mod virtual_time;
 
 pub use buffer::AlignedBuffer;
+pub use kaas_proto::types::MonotonicTime;
 
 /// Every direct write and read starts and ends at a multiple of this, in the file and in memory: enough for every disk,
 /// and what NFS clients take without splitting.
 pub const BLOCK_BYTES: usize = 4096;
-
-/// A point of the monotonic clock, in nanoseconds since an arbitrary start. Differences are durations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MonotonicTime(pub u64);
-
-impl MonotonicTime {
-    /// How long ago an earlier point was.
-    #[must_use]
-    pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
-    }
-}
 
 /// How urgent a task is to the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
