@@ -127,6 +127,37 @@ fn kill_9_again_and_again_loses_nothing_acknowledged() {
 }
 
 #[test]
+fn a_topic_that_is_made_anew_at_once_has_nothing_of_the_one_before() {
+    let directory = data_dir();
+    let mut broker = start(directory.path());
+    for round in 0..4 {
+        let mut client = Client::connect(broker.kafka()).unwrap();
+        if round > 0 {
+            client.delete_topic("t").unwrap();
+        }
+        client.create_topic("t", 1, &[]).unwrap();
+        assert!(read_all(&mut client, "t").is_empty(), "round {round}");
+        let numbers: Vec<i64> = (round * 10..round * 10 + 5 + round).collect();
+        for &number in &numbers {
+            client.produce("t", 0, numbered(number)).unwrap();
+        }
+        // What was before it may not have been removed yet.
+        broker.kill().unwrap();
+        broker = start(directory.path());
+        let mut client = Client::connect(broker.kafka()).unwrap();
+        client.wait_for_leaders("t", 1).unwrap();
+        assert_eq!(read_all(&mut client, "t"), numbers, "round {round}");
+    }
+    wait_until("what was deleted is removed", || {
+        let mut names =
+            std::fs::read_dir(directory.path())?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        Ok(!names.any(|name| name.starts_with(".deleting")))
+    })
+    .unwrap();
+    assert!(broker.stop().unwrap().success());
+}
+
+#[test]
 fn a_second_process_takes_over_and_the_first_says_who_fenced_it() {
     let directory = data_dir();
     let mut first = start(directory.path());
