@@ -69,16 +69,20 @@ impl RawFile {
         Ok(RawRun { latency_ns, elapsed: begin.elapsed(), bytes: (count * size) as u64 })
     }
 
-    /// So many extending writes of `size` bytes, each to the next of these files.
-    pub(crate) fn append_in_turn(files: &mut [Self], size: usize, count: usize) -> Result<Duration> {
+    /// So many writes of `size` bytes, each to the next of these files. Overwriting goes round in what the file has.
+    pub(crate) fn write_in_turn(files: &mut [Self], target: Target, size: usize, count: usize) -> Result<Duration> {
         let buffer = aligned(size);
         let content = aligned_part(&buffer, size);
         let files_in_turn = files.len();
         let begin = Instant::now();
         for index in 0..count {
             let file = &mut files[index % files_in_turn];
-            file.file.write_all_at(content, file.end).with_context(|| format!("write to {}", file.path.display()))?;
-            file.end += size as u64;
+            let offset = match target {
+                Target::Extending => file.end,
+                Target::Overwriting => ((index / files_in_turn * size) as u64) % file.end,
+            };
+            file.file.write_all_at(content, offset).with_context(|| format!("write to {}", file.path.display()))?;
+            file.end = file.end.max(offset + size as u64);
         }
         Ok(begin.elapsed())
     }

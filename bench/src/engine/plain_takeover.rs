@@ -13,12 +13,12 @@ use anyhow::{Context, Result, ensure};
 use super::shard::directory;
 
 /// The concurrency of a shard's takeovers.
-pub(super) const THREADS: usize = 16;
+pub(super) const THREADS_PER_SHARD: usize = 16;
 
 const BLOCK_BYTES: usize = 4096;
 
-/// Takes partitions `0..count` over at an epoch, on [`THREADS`] threads; returns the time of all.
-pub(super) fn run(root: &Path, count: i32, epoch: i32) -> Result<Duration> {
+/// Takes partitions `0..count` over at an epoch, on as many threads as so many shards have takeovers under way; returns the time of all.
+pub(super) fn run(root: &Path, shards: i32, count: i32, epoch: i32) -> Result<Duration> {
     let next = AtomicI32::new(0);
     let begin = Instant::now();
     thread::scope(|scope| {
@@ -31,7 +31,7 @@ pub(super) fn run(root: &Path, count: i32, epoch: i32) -> Result<Duration> {
                 take_over(&root.join(directory(partition)), epoch)?;
             }
         };
-        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..THREADS_PER_SHARD * usize::try_from(shards)?).map(|_| scope.spawn(work)).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("the loop does not panic"))
     })?;
     Ok(begin.elapsed())

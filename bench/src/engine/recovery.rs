@@ -19,7 +19,7 @@ pub(super) fn print(dir: &Path) -> Result<()> {
     let root = tempfile::tempdir_in(dir)?;
     make_directories(root.path(), 1)?;
     on_shard(root.path(), |shard| async move {
-        shard.lead_all(1, 1).await?;
+        shard.lead_all(0..1, 1).await?;
         let batch = shard.batch(BATCH_BYTES);
         let mut answers = VecDeque::new();
         for _ in 0..LOG_BYTES / BATCH_BYTES {
@@ -52,7 +52,7 @@ pub(super) fn print(dir: &Path) -> Result<()> {
 fn take_over(root: &Path, epoch: i32, clean: bool) -> Result<(f64, f64)> {
     on_shard(root, move |shard| async move {
         let begin = Instant::now();
-        shard.lead_all(1, epoch).await?;
+        shard.lead_all(0..1, epoch).await?;
         let taken = begin.elapsed().as_secs_f64();
         if clean {
             shard.append(0, shard.batch(BATCH_BYTES)).await?;

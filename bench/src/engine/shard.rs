@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -79,9 +80,9 @@ impl BenchShard {
         Ok(Self { env, shard, commands, events: RefCell::new(events), config, _operations: handle })
     }
 
-    /// Leads partitions `0..count` at an epoch.
-    pub(super) async fn lead_all(&self, count: i32, epoch: i32) -> Result<()> {
-        for partition in 0..count {
+    /// Leads partitions at an epoch.
+    pub(super) async fn lead_all(&self, partitions: Range<i32>, epoch: i32) -> Result<()> {
+        for partition in partitions.clone() {
             let command = TakeOver {
                 partition: key(partition),
                 topic: TOPIC.into(),
@@ -90,7 +91,7 @@ impl BenchShard {
             };
             self.commands.send(ShardCommand::TakeOver(command)).await?;
         }
-        for _ in 0..count {
+        for _ in partitions {
             match self.next_change().await? {
                 PartitionChange::Leading { .. } => {}
                 other => bail!("a takeover ended with {other:?}"),
