@@ -17,7 +17,7 @@ use kaas_net::metrics::NetMetrics;
 use kaas_net::server::{ConnectionCounter, Server};
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::control::{COMMAND_QUEUE_LENGTH, ShardCommand, ShardLink};
-use kaas_proto::types::BrokerId;
+use kaas_proto::types::{BrokerId, ShardId};
 use tokio::sync::{mpsc, watch};
 
 /// Where shards keep their files.
@@ -89,9 +89,10 @@ async fn serve<E: Env>(env: E, parts: ShardParts, owns_directories: bool) {
     } = parts;
     let id = link.shard;
     let (commands, own_commands) = mpsc::channel(COMMAND_QUEUE_LENGTH);
-    let channels = ShardChannels { commands: own_commands, events: link.events, operations };
+    let channels = ShardChannels { commands: own_commands, events: link.events, operations, reserve: link.reserve };
     let shards = u16::try_from(handles.len()).unwrap_or(u16::MAX);
-    let shard_config = ShardConfig { owns_directories, ..ShardConfig::new(id, broker, &config, shards) };
+    let keeps_reserve = !owns_directories && id == ShardId(0);
+    let shard_config = ShardConfig { owns_directories, keeps_reserve, ..ShardConfig::new(id, broker, &config, shards) };
     let shard = Shard::start(env.clone(), shard_config, channels);
     let ports = handles.into_iter().enumerate().map(|(index, handle)| -> Rc<dyn ShardPort> {
         if index == usize::from(id.0) { Rc::new(shard.port()) } else { Rc::new(handle) }

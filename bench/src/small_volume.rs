@@ -1,6 +1,7 @@
 //! A small file system in a file, mounted for one test: it can fill up, and hang. Needs root.
 
 use std::fs;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,6 +34,26 @@ impl SmallVolume {
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.directory.path().join("volume")
+    }
+
+    /// Writes a file beside everything else until not a single block is free, and says where it is.
+    ///
+    /// # Errors
+    /// Something else than room is missing.
+    pub fn fill(&self, name: &str) -> Result<PathBuf> {
+        let path = self.path().join(name);
+        let mut file = fs::File::create(&path)?;
+        for chunk_bytes in [1 << 20, 64 << 10, 4 << 10, 1 << 10] {
+            let chunk = vec![1; chunk_bytes];
+            loop {
+                match file.write_all(&chunk).and_then(|()| file.sync_all()) {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == ErrorKind::StorageFull => break,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(path)
     }
 
     /// From now on all that writes hangs, until what this returns is dropped. Reads go on.

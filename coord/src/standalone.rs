@@ -117,12 +117,18 @@ pub(crate) async fn run(
     facts: Facts,
 ) -> Result<(), StandaloneError> {
     let Prepared { store, options, .. } = prepared;
-    let ControlLink { commands, mut events, requests, view, stopping } = link;
+    let ControlLink { commands, mut events, requests, view, stopping, reserve } = link;
     let state = Rc::new(RefCell::new(ClusterState::new(view)));
     let outbox = Rc::new(Outbox::start(&commands));
     let limit = PartitionLimit::of_open_files(options.open_files);
-    let topics =
-        Rc::new(TopicService::new(Rc::clone(&state), Rc::clone(&outbox), store, Arc::clone(&options.config), limit));
+    let topics = Rc::new(TopicService::new(
+        Rc::clone(&state),
+        Rc::clone(&outbox),
+        store,
+        Arc::clone(&options.config),
+        limit,
+        reserve,
+    ));
     let admin =
         Rc::new(Admin::new(Rc::clone(&state), commands.clone(), Rc::clone(&outbox), stopping.subscribe(), facts));
 

@@ -119,6 +119,8 @@ counters! {
     watchers_displaced: Counter "kaas_watchers_displaced_total", "Long polls that ended early because too many waited.";
     producers_displaced: Counter "kaas_partition_producers_displaced_total", "Idempotent producers forgotten before they expired because a partition had too many.";
     producer_id_queue_full: Counter "kaas_producer_id_queue_full_total", "Requests for a producer id refused because too many waited.";
+    reserves_given_up: Counter "kaas_reserve_given_up_total", "Times that the reserve was given up because the volume was full.";
+    reserve_refusals: Counter "kaas_reserve_refused_appends_total", "Appends refused because the reserve was not in place.";
     suppressed_log_lines: Counter "kaas_storage_log_lines_suppressed_total", "Log lines about failures of the volume that were only counted.";
     /// Set when collected.
     partitions_led: Gauge "kaas_partitions_led", "Partitions that this broker leads.";
@@ -128,6 +130,7 @@ counters! {
     watchers: Gauge "kaas_watchers", "Long polls that wait.";
     tail_cache_bytes: Gauge "kaas_tail_cache_bytes", "Memory of the tail cache.";
     read_ahead_bytes: Gauge "kaas_read_ahead_bytes", "Memory of what was read in front of sequential consumers.";
+    reserve_bytes: Gauge "kaas_reserve_bytes", "Room on the volume that the reserve keeps; 0 on all shards: it is given up, or there is none.";
     open_segments: Gauge "kaas_open_segments", "Older segments held open for reading.";
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::config::topic::TopicConfig;
 use crate::kafka::error_code::ErrorCode;
 use crate::metrics::ShardMetrics;
+use crate::reserve::Reserve;
 use crate::types::{LeaderEpoch, Offset, PartitionIndex, ShardId, SlotId, TopicId};
 use crate::view::ClusterView;
 
@@ -34,6 +35,8 @@ pub struct ShardLink {
     /// Becomes true before [`ShardCommand::Shutdown`]: listeners accept nothing more, connections read no further
     /// request, answer those they have and close.
     pub stopping: watch::Receiver<bool>,
+    /// The same for all.
+    pub reserve: Reserve,
 }
 
 /// The control thread's end of the crossing.
@@ -45,6 +48,7 @@ pub struct ControlLink {
     pub requests: mpsc::Receiver<ControlRequest>,
     pub view: watch::Sender<Arc<ClusterView>>,
     pub stopping: watch::Sender<bool>,
+    pub reserve: Reserve,
 }
 
 /// Both ends of the crossing for so many shards.
@@ -54,6 +58,7 @@ pub fn link(shards: u16, view: Arc<ClusterView>) -> (ControlLink, Vec<ShardLink>
     let (request_sender, requests) = mpsc::channel(CONTROL_REQUEST_QUEUE_LENGTH);
     let (view, view_receiver) = watch::channel(view);
     let (stopping, stopping_receiver) = watch::channel(false);
+    let reserve = Reserve::default();
     let mut commands = Vec::with_capacity(usize::from(shards));
     let links = (0..shards)
         .map(|shard| {
@@ -67,10 +72,11 @@ pub fn link(shards: u16, view: Arc<ClusterView>) -> (ControlLink, Vec<ShardLink>
                 requests: request_sender.clone(),
                 view: view_receiver.clone(),
                 stopping: stopping_receiver.clone(),
+                reserve: reserve.clone(),
             }
         })
         .collect();
-    (ControlLink { commands, events, requests, view, stopping }, links)
+    (ControlLink { commands, events, requests, view, stopping, reserve }, links)
 }
 
 /// A partition's identity across threads. A name is not an identity: the topic id is.

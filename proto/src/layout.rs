@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use crate::control::PartitionKey;
-use crate::types::{AssignmentVersion, ControllerEpoch, PartitionIndex, SlotId, TopicId};
+use crate::types::{AssignmentVersion, BrokerId, ControllerEpoch, PartitionIndex, SlotId, TopicId};
 
 /// State of the cluster as a whole. No topic has this name.
 pub const CLUSTER_DIRECTORY: &str = "__cluster";
@@ -17,6 +17,9 @@ pub const CLUSTER_ID_FILE: &str = "cluster-id";
 pub const PRODUCER_IDS_DIRECTORY: &str = "producer-ids";
 /// In [`CLUSTER_DIRECTORY`]: one directory per slot, each like a partition.
 pub const COORDINATORS_DIRECTORY: &str = "coordinators";
+
+/// In [`CLUSTER_DIRECTORY`]: one file of zeros per broker, [`crate::reserve`].
+const RESERVE_DIRECTORY: &str = "reserve";
 
 /// In [`CLUSTER_DIRECTORY`]: who leads what, [`crate::format::assignment`].
 pub const ASSIGNMENT_FILE: &str = "assignment.json";
@@ -60,6 +63,18 @@ pub fn incarnation_directory(topic: &str, id: TopicId) -> PathBuf {
 #[must_use]
 pub fn producer_ids_directory() -> PathBuf {
     PathBuf::from(CLUSTER_DIRECTORY).join(PRODUCER_IDS_DIRECTORY)
+}
+
+/// The directory of the brokers' reserves.
+#[must_use]
+pub fn reserve_directory() -> PathBuf {
+    PathBuf::from(CLUSTER_DIRECTORY).join(RESERVE_DIRECTORY)
+}
+
+/// The file that keeps room on the volume for `broker`.
+#[must_use]
+pub fn reserve_file(broker: BrokerId) -> PathBuf {
+    reserve_directory().join(broker.0.to_string())
 }
 
 /// Where the directory of a deleted topic is renamed to before it is removed.

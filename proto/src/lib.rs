@@ -10,6 +10,7 @@ pub mod layout;
 pub mod log_limit;
 pub mod metrics;
 pub mod record;
+pub mod reserve;
 pub mod topic_name;
 pub mod types;
 pub mod utc_time;

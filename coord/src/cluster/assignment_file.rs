@@ -28,6 +28,14 @@ pub struct AssignmentFileError {
     source: io::Error,
 }
 
+impl AssignmentFileError {
+    /// No space, or no inode, is left.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+}
+
 /// What lies on the volume.
 #[derive(Debug)]
 pub struct Stored {

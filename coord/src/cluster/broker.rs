@@ -10,6 +10,7 @@ use std::time::Duration;
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::control::ControlLink;
 use kaas_proto::format::assignment::{Assignment, RegisteredBroker};
+use kaas_proto::reserve::Reserve;
 use kaas_proto::types::ShardId;
 use kaas_proto::view::{BrokerView, ClusterView, ListenerAddress};
 use tokio::net::TcpListener;
@@ -37,7 +38,7 @@ use crate::signals::Signals;
 use crate::standalone::PrepareError;
 use crate::topics::decide::PartitionLimit;
 use crate::topics::disk::FileSystem;
-use crate::topics::{TopicDirectory, TopicStore};
+use crate::topics::{TopicDirectory, TopicStore, blocking};
 
 /// How long a broker that is told to stop may take to hand over what it leads. Then it closes it without.
 const DRAIN_WAIT: Duration = Duration::from_secs(10);
@@ -45,8 +46,6 @@ const DRAIN_WAIT: Duration = Duration::from_secs(10);
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// How long giving the Lease back may take.
 const RESIGN_WAIT: Duration = Duration::from_secs(2);
-/// After what was renamed aside could not be removed, before it is tried again.
-const SWEEP_PAUSE: Duration = Duration::from_secs(60);
 
 /// What this broker is.
 #[derive(Clone, Debug)]
@@ -142,7 +141,7 @@ pub(crate) async fn run(
     let Prepared { options, topics, view: first_view } = prepared;
     let (floor, epoch_floor) = watch::channel(0);
     let Ports { election, topics: topic_ports, ready_endpoints } = open_ports(epoch_floor).await?;
-    let ControlLink { commands, mut events, requests, view, stopping } = link;
+    let ControlLink { commands, mut events, requests, view, stopping, reserve } = link;
     let state = Rc::new(RefCell::new(ClusterState::of_cluster(view)));
     let outbox = Rc::new(Outbox::start(&commands));
     let status = Rc::new(Status::default());
@@ -175,7 +174,7 @@ pub(crate) async fn run(
     spawn_local(async move { looking.run().await });
     spawn_local(health::watch(commands.clone(), answers, Rc::clone(&watcher), Rc::clone(&status)));
     let sweep = Rc::new(Notify::new());
-    spawn_local(sweep_volume(Arc::clone(&topics), Rc::clone(&sweep), Rc::clone(&controller_facts)));
+    spawn_local(sweep_volume(Arc::clone(&topics), Rc::clone(&sweep), Rc::clone(&controller_facts), reserve.clone()));
     let (sink, sink_receiver) = watch::channel(None);
     let candidate = Candidate {
         own: options.own.clone(),
@@ -189,6 +188,7 @@ pub(crate) async fn run(
         watcher: Rc::clone(&watcher),
         sink,
         sweep,
+        reserve,
         facts: controller_facts,
     };
     spawn_local(candidate.run());
@@ -293,15 +293,17 @@ async fn drain(status: &Status, member: &Member) {
 }
 
 /// Removes what deletions leave behind, while this broker is the controller. For ever.
-async fn sweep_volume(topics: Arc<TopicDirectory>, due: Rc<Notify>, controller: Rc<ControllerFacts>) {
+async fn sweep_volume(topics: Arc<TopicDirectory>, due: Rc<Notify>, controller: Rc<ControllerFacts>, reserve: Reserve) {
     let store = TopicStore::Directory(topics);
     loop {
         let store = store.clone();
-        let clean = controller.epoch.get().is_none() || crate::topics::blocking(move || store.sweep()).await;
-        if clean {
-            due.notified().await;
-        } else {
-            let _ = timeout(SWEEP_PAUSE, due.notified()).await;
+        let pause = match controller.epoch.get() {
+            Some(_) => blocking(move || store.sweep()).await.pause(&reserve),
+            None => None,
+        };
+        match pause {
+            None => due.notified().await,
+            Some(pause) => drop(timeout(pause, due.notified()).await),
         }
     }
 }

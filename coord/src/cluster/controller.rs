@@ -19,6 +19,7 @@ use std::time::Duration;
 use kaas_proto::control::PartitionKey;
 use kaas_proto::format::assignment::{AssignedPartition, AssignedSlot, Assignment, RegisteredBroker};
 use kaas_proto::heartbeat::{BrokerMessage, ControllerMessage};
+use kaas_proto::reserve::Reserve;
 use kaas_proto::types::{BrokerId, ControllerEpoch, LeaderEpoch};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
@@ -53,6 +54,16 @@ enum TermError {
     NotElected,
 }
 
+impl TermError {
+    fn is_full(&self) -> bool {
+        match self {
+            Self::File(error) => error.is_full(),
+            Self::Store(error) => error.is_full(),
+            Self::Epochs(_) | Self::Deposed(..) | Self::NotElected => false,
+        }
+    }
+}
+
 /// Control thread, of every broker.
 pub(crate) struct Candidate {
     pub(crate) own: RegisteredBroker,
@@ -67,6 +78,7 @@ pub(crate) struct Candidate {
     pub(crate) watcher: Rc<Watcher>,
     pub(crate) sink: watch::Sender<EventSink>,
     pub(crate) sweep: Rc<Notify>,
+    pub(crate) reserve: Reserve,
     pub(crate) facts: Rc<ControllerFacts>,
 }
 
@@ -95,7 +107,13 @@ impl Candidate {
             self.facts.epoch.set(None);
             match ended {
                 TermError::NotElected => tracing::info!("not the controller any more"),
-                error => tracing::error!("the controller begins anew: {error}"),
+                error => {
+                    // Without an assignment nobody takes anything over.
+                    if error.is_full() {
+                        self.reserve.ask_for_room();
+                    }
+                    tracing::error!("the controller begins anew: {error}");
+                }
             }
             let _ = timeout_at(Instant::now() + RETRY_PAUSE, leadership.changed()).await;
         }
@@ -118,12 +136,13 @@ impl Candidate {
             Leadership::Unknown | Leadership::Follower { .. } => return Err(TermError::NotElected),
         };
         let (file, directory, root) = (self.file.clone(), Arc::clone(&self.topics), self.root.clone());
+        let reserve = self.reserve.clone();
         let load = blocking(move || {
             let stored = file.load()?;
             let written = stored.assignment.as_ref().map_or(0, |assignment| assignment.controller_epoch.0);
             let epoch = file.claim_epoch(ControllerEpoch(lease_transitions.max(written).saturating_add(1)))?;
             let assigned = stored.assignment.iter().flat_map(|assignment| &assignment.partitions);
-            let provisioner = Provisioner::load(directory, assigned.map(|partition| partition.topic_id))?;
+            let provisioner = Provisioner::load(directory, reserve, assigned.map(|partition| partition.topic_id))?;
             let taken = if stored.assignment.is_none() || stored.lost.is_some() {
                 find_epochs(&root, &provisioner.on_volume()).map_err(TermError::Epochs)?
             } else {

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use kaas_proto::reserve::Reserve;
 use kaas_proto::topic_name;
 use kaas_proto::types::TopicId;
 
@@ -29,6 +30,7 @@ enum Action {
 #[derive(Debug)]
 pub(crate) struct Provisioner {
     directory: Arc<TopicDirectory>,
+    reserve: Reserve,
     on_volume: BTreeMap<Arc<str>, StoredTopic>,
     /// Topics that assignments have named: they may be removed.
     assigned: BTreeSet<TopicId>,
@@ -43,11 +45,12 @@ impl Provisioner {
     /// The volume can't be listed.
     pub(crate) fn load(
         directory: Arc<TopicDirectory>,
+        reserve: Reserve,
         assigned: impl Iterator<Item = TopicId>,
     ) -> Result<Self, StoreError> {
         directory.abandon_unfinished()?;
         let on_volume = directory.list()?.into_iter().map(|topic| (Arc::clone(&topic.name), topic)).collect();
-        Ok(Self { directory, on_volume, assigned: assigned.collect(), listed: false })
+        Ok(Self { directory, reserve, on_volume, assigned: assigned.collect(), listed: false })
     }
 
     /// The topics that an assignment may name: on the volume, and desired, or named by the last one while nothing is
@@ -95,8 +98,15 @@ impl Provisioner {
         }
         self.listed = true;
         // One line, however many there are: it may be the volume.
-        let actions = self.actions(desired);
-        let failed: Vec<StoreError> = actions.into_iter().filter_map(|action| self.carry_out(action).err()).collect();
+        let mut failed = Vec::new();
+        for action in self.actions(desired) {
+            let frees_space = matches!(action, Action::Delete(_));
+            let Err(error) = self.carry_out(action) else { continue };
+            if frees_space && error.is_full() {
+                self.reserve.ask_for_room();
+            }
+            failed.push(error);
+        }
         if let Some(first) = failed.first() {
             tracing::error!(failed = failed.len(), "{first}; it is tried again");
         }
@@ -218,7 +228,8 @@ mod tests {
     #[test]
     fn the_volume_follows_what_is_desired() {
         let (root, directory) = volume();
-        let mut provisioner = Provisioner::load(Arc::clone(&directory), std::iter::empty()).unwrap();
+        let mut provisioner =
+            Provisioner::load(Arc::clone(&directory), Reserve::default(), std::iter::empty()).unwrap();
         let mut step = |topics: &[(&str, u8, i32)]| {
             let topics = desired(topics);
             assert!(provisioner.reconcile(&topics));
@@ -241,7 +252,7 @@ mod tests {
         let (root, directory) = volume();
         let alone = StoredTopic { name: "mine".into(), id: id(5), partitions: 1, own: BTreeMap::new() };
         directory.create(&alone).unwrap();
-        let mut provisioner = Provisioner::load(directory, std::iter::empty()).unwrap();
+        let mut provisioner = Provisioner::load(directory, Reserve::default(), std::iter::empty()).unwrap();
         assert!(provisioner.reconcile(&desired(&[("mine", 6, 1), ("other", 7, 1)])));
         assert!(root.path().join("mine").join(id(5).to_string()).is_dir());
         assert_eq!(names(&provisioner, &desired(&[("mine", 6, 1)])), []);
@@ -253,7 +264,7 @@ mod tests {
         let (root, directory) = volume();
         let topic = StoredTopic { name: "a".into(), id: id(1), partitions: 1, own: BTreeMap::new() };
         directory.create(&topic).unwrap();
-        let mut provisioner = Provisioner::load(directory, std::iter::once(id(1))).unwrap();
+        let mut provisioner = Provisioner::load(directory, Reserve::default(), std::iter::once(id(1))).unwrap();
         assert_eq!(provisioner.assignable(None).len(), 1, "as before, while nothing is known");
         assert!(provisioner.reconcile(&desired(&[])));
         assert_eq!(provisioner.assignable(Some(&desired(&[]))).len(), 1);

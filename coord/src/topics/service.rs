@@ -13,13 +13,14 @@ use kaas_proto::control::{
     TopicResult,
 };
 use kaas_proto::kafka::error_code::ErrorCode;
+use kaas_proto::reserve::Reserve;
 use kaas_proto::types::{ShardId, TopicId};
 use kaas_proto::view::{ClusterView, PartitionView, TopicView};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::decide::{self, PartitionLimit, refusal};
-use super::{StoreError, StoredTopic, TopicStore, blocking};
+use super::{StoreError, StoredTopic, TopicStore, blocking, make_room};
 use crate::cluster_state::{ClusterState, partitions, slots};
 use crate::log_limit::may_log;
 use crate::outbox::{Outbox, OutboxFull};
@@ -31,9 +32,6 @@ const LEADER_WAIT: Duration = Duration::from_secs(5);
 /// How long shards have to let go of a deleted topic. Its fences stop those that did not hear.
 const ABANDON_WAIT: Duration = Duration::from_secs(10);
 
-/// How long after a removal that failed it is tried again.
-const SWEEP_PAUSE: Duration = Duration::from_secs(60);
-
 /// Control thread.
 #[derive(Debug)]
 pub struct TopicService {
@@ -42,6 +40,7 @@ pub struct TopicService {
     store: TopicStore,
     broker: Arc<BrokerConfig>,
     limit: PartitionLimit,
+    reserve: Reserve,
     sweep: Notify,
 }
 
@@ -53,8 +52,9 @@ impl TopicService {
         store: TopicStore,
         broker: Arc<BrokerConfig>,
         limit: PartitionLimit,
+        reserve: Reserve,
     ) -> Self {
-        Self { state, outbox, store, broker, limit, sweep: Notify::new() }
+        Self { state, outbox, store, broker, limit, reserve, sweep: Notify::new() }
     }
 
     /// Tells the shards to lead all that the view shows: coordinator slots first, because a group waits for one.
@@ -84,10 +84,9 @@ impl TopicService {
     pub async fn sweep(&self) {
         loop {
             let store = self.store.clone();
-            if blocking(move || store.sweep()).await {
-                self.sweep.notified().await;
-            } else {
-                let _ = timeout(SWEEP_PAUSE, self.sweep.notified()).await;
+            match blocking(move || store.sweep()).await.pause(&self.reserve) {
+                None => self.sweep.notified().await,
+                Some(pause) => drop(timeout(pause, self.sweep.notified()).await),
             }
         }
     }
@@ -213,8 +212,15 @@ impl TopicService {
         // Out of sight first, so that no request reaches a shard behind the abandonment.
         self.state.borrow_mut().remove_topic(topic);
         self.abandon(&topic.name, topic.id).await;
-        let (store, name, id) = (self.store.clone(), Arc::clone(&topic.name), topic.id);
-        if let Err(error) = blocking(move || store.delete(&name, id)).await {
+        let delete = || {
+            let (store, name, id) = (self.store.clone(), Arc::clone(&topic.name), topic.id);
+            blocking(move || store.delete(&name, id))
+        };
+        let mut deleted = delete().await;
+        if deleted.as_ref().is_err_and(StoreError::is_full) && make_room(&self.reserve).await {
+            deleted = delete().await;
+        }
+        if let Err(error) = deleted {
             if may_log("topic_deletion") {
                 tracing::error!(
                     topic = &*topic.name,

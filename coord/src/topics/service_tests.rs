@@ -54,7 +54,8 @@ impl Harness {
         let state = Rc::new(RefCell::new(ClusterState::new(control.view)));
         let outbox = Rc::new(Outbox::start(&control.commands));
         let limit = PartitionLimit::of_open_files(open_files);
-        let service = Rc::new(TopicService::new(Rc::clone(&state), outbox, store, Arc::new(broker), limit));
+        let service =
+            Rc::new(TopicService::new(Rc::clone(&state), outbox, store, Arc::new(broker), limit, control.reserve));
         let (events_state, mut events) = (Rc::clone(&state), control.events);
         spawn_local(async move { follow(&events_state, &mut events).await });
         let sweeping = Rc::clone(&service);

@@ -147,6 +147,12 @@ impl AppendQueue {
         self.log_end = log_end;
     }
 
+    /// Whether something waits to be written.
+    #[must_use]
+    pub fn has_batches(&self) -> bool {
+        !self.batches.is_empty()
+    }
+
     /// Whether everything is written and answered.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -68,6 +68,10 @@ impl<E: Env> LedLog<E> {
         if let Some(end) = self.end() {
             return Err(end.append_error());
         }
+        if self.context.reserve.refuses_records() {
+            self.context.counters.reserve_refusals.add(1);
+            return Err(AppendError::VolumeFull);
+        }
         if self.is_stalled() {
             return Err(AppendError::Stalled);
         }
@@ -127,6 +131,11 @@ impl<E: Env> LedLog<E> {
     async fn write_queued(self: Rc<Self>) {
         let mut head = self.head.take().expect("one task writes at a time");
         while !self.has_ended() {
+            // Whoever gave the reserve up needs the room more than what has queued before.
+            if self.context.reserve.refuses_records() && self.queue.borrow().has_batches() {
+                self.end_with(EndOfLog::VolumeFull);
+                break;
+            }
             let settings = self.settings();
             let is_old = settings.is_old(self.context.env.now().since(head.began), head.random);
             let step = self.queue.borrow_mut().next_step(head.position, settings.segment_bytes, is_old);

@@ -2,7 +2,10 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
+use futures_lite::future;
+use kaas_proto::reserve::Reserve;
 use kaas_proto::types::BrokerId;
 
 use super::read_ahead::ReadAhead;
@@ -14,6 +17,9 @@ use crate::metrics::Counters;
 
 /// Bytes that may wait for writes, in all logs of a shard together.
 pub const MAX_QUEUED_BYTES_OF_SHARD: usize = 128 << 20;
+
+/// How long whoever finds the volume full waits for the reserve to go.
+pub const ROOM_WAIT: Duration = Duration::from_secs(2);
 
 /// The files of an environment.
 pub type FileOf<E> = <<E as Env>::Volume as Volume>::File;
@@ -29,6 +35,8 @@ pub struct LogContext<E: Env> {
     pub open_segments: OpenSegments<FileOf<E>>,
     pub counters: Rc<Counters>,
     pub log_limit: LogLimit,
+    /// While it is missing, no records are accepted.
+    pub reserve: Reserve,
     /// Bytes that wait for writes, in all logs.
     pub queued_bytes: Cell<usize>,
     next_log: Cell<u64>,
@@ -36,7 +44,13 @@ pub struct LogContext<E: Env> {
 
 impl<E: Env> LogContext<E> {
     #[must_use]
-    pub fn new(env: E, broker: BrokerId, tail_cache_bytes: usize, counters: Rc<Counters>) -> Rc<Self> {
+    pub fn new(
+        env: E,
+        broker: BrokerId,
+        tail_cache_bytes: usize,
+        counters: Rc<Counters>,
+        reserve: Reserve,
+    ) -> Rc<Self> {
         Rc::new(Self {
             env,
             broker,
@@ -45,6 +59,7 @@ impl<E: Env> LogContext<E> {
             open_segments: OpenSegments::new(MAX_OPEN_SEGMENTS),
             counters,
             log_limit: LogLimit::default(),
+            reserve,
             queued_bytes: Cell::new(0),
             next_log: Cell::new(0),
         })
@@ -56,6 +71,15 @@ impl<E: Env> LogContext<E> {
         let may = self.log_limit.admits(cause, self.env.now());
         self.counters.suppressed_log_lines.add(u64::from(!may));
         may
+    }
+
+    /// The volume is full: has the reserve given up. True if there is room now, and what needs it may be tried again.
+    pub async fn make_room(&self) -> bool {
+        let patience = async {
+            self.env.sleep(ROOM_WAIT).await;
+            false
+        };
+        future::or(self.reserve.make_room(), patience).await
     }
 
     pub(super) fn next_log_id(&self) -> LogId {

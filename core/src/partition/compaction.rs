@@ -20,6 +20,7 @@ use crate::env::{Env, MonotonicTime, Volume, VolumeFile};
 use crate::format::manifest::{Manifest, Replaced};
 use crate::format::partition_file::PartitionFile;
 use crate::format::segment_name::SegmentName;
+use crate::log::appender::is_full;
 use crate::log::context::FileOf;
 use crate::log::led_log::EndOfLog;
 use crate::log::segment::Segment;
@@ -193,7 +194,12 @@ impl<E: Env> Leader<E> {
         let recorded = match self.check_still_wanted(&compacted.sources) {
             Ok(()) => {
                 let path = directory.join(PartitionFile::Manifest(self.epoch()).to_string());
-                self.write_manifest(&changed).await.map_err(CompactionError::volume("can't replace", path))
+                let written = self.write_manifest(&changed).await;
+                if written.as_ref().is_err_and(is_full) {
+                    // What was compacted would free more than it needs: the next pass finds room to say so.
+                    self.context.log.reserve.ask_for_room();
+                }
+                written.map_err(CompactionError::volume("can't replace", path))
             }
             Err(error) => Err(error),
         };
@@ -234,7 +240,10 @@ impl<E: Env> Leader<E> {
         match kept {
             Ok(()) => {}
             Err(EndOfLog::Failed { reason }) => return Err(CompactionError::Refused(reason)),
-            Err(EndOfLog::VolumeFull) => return Err(CompactionError::Refused("no space is left on the volume".into())),
+            Err(EndOfLog::VolumeFull) => {
+                self.context.log.reserve.ask_for_room();
+                return Err(CompactionError::Refused("no space is left on the volume".into()));
+            }
             Err(EndOfLog::Superseded { .. } | EndOfLog::Closed) => {
                 return Err(CompactionError::Interrupted("the epoch is over"));
             }

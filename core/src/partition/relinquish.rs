@@ -108,7 +108,7 @@ impl<E: Env> Leader<E> {
         Ok(changed)
     }
 
-    /// On a full volume: gives up the indexes of segments below `offset`, which are to go with them anyway, so that there is
+    /// On a full volume without a reserve: gives up the indexes of segments below `offset`, which are to go with them anyway, so that there is
     /// room to say so. True if there were any.
     async fn make_room(&self, offset: Offset) -> Result<bool, EndOfLog> {
         self.log().ask().await?;
@@ -135,7 +135,8 @@ impl<E: Env> Leader<E> {
             return Err(end);
         }
         let mut written = self.write_log_start(&manifest, offset).await;
-        if written == Err(EndOfLog::VolumeFull) && self.make_room(offset).await? {
+        let lacks_room = written == Err(EndOfLog::VolumeFull);
+        if lacks_room && (self.context.log.make_room().await || self.make_room(offset).await?) {
             written = self.write_log_start(&manifest, offset).await;
         }
         let changed = written?;

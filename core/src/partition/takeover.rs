@@ -67,6 +67,10 @@ impl TakeoverEnd {
         Self::Failed { reason: format!("{what}: {error}").into(), volume_full: is_full(error) }
     }
 
+    fn is_for_want_of_room(&self) -> bool {
+        matches!(self, Self::Failed { volume_full: true, .. })
+    }
+
     pub(super) fn refused(reason: impl Into<Arc<str>>) -> Self {
         Self::Failed { reason: reason.into(), volume_full: false }
     }
@@ -100,17 +104,21 @@ pub(super) async fn take_over<E: Env>(
     });
     let held = match held {
         Some(held) => held,
-        None => attempt.fence(choice).await?,
+        None => match attempt.fence(choice).await {
+            Err(end) if end.is_for_want_of_room() && attempt.give_up_reserve().await => attempt.fence(choice).await?,
+            fenced => fenced?,
+        },
     };
     let mut followed = attempt.follow(&held).await;
-    if matches!(followed, Err(TakeoverEnd::Failed { volume_full: true, .. })) && attempt.make_room(&held).await? {
+    let lacks_room = |followed: &Result<_, TakeoverEnd>| followed.as_ref().is_err_and(TakeoverEnd::is_for_want_of_room);
+    if lacks_room(&followed) && (attempt.give_up_reserve().await || attempt.make_room(&held).await?) {
         partition.enter(State::Fencing);
         followed = attempt.follow(&held).await;
     }
     match followed {
         Ok(found) => Ok(attempt.lead(held, found)),
         Err(end) => {
-            if matches!(end, TakeoverEnd::Failed { volume_full: true, .. }) {
+            if end.is_for_want_of_room() {
                 // Nothing but room is missing: go on with this fence when there is some, instead of littering others.
                 partition.held.replace(Some(held));
             }
@@ -259,7 +267,12 @@ impl<E: Env> Attempt<'_, E> {
         Err(TakeoverEnd::refused("manifests come and go, the directory does not hold still"))
     }
 
-    /// On a full volume: gives up the indexes of the oldest segments, which can be built anew, so that the partition can be led
+    /// On a full volume: true if there is room now, because the reserve has gone.
+    async fn give_up_reserve(&self) -> bool {
+        self.partition.context().log.make_room().await
+    }
+
+    /// On a full volume without a reserve: gives up the indexes of the oldest segments, which can be built anew, so that the partition can be led
     /// and retention can do its work. Now and then, and only where retention may find something. True if there were any.
     async fn make_room(&self, held: &HeldFence<E>) -> Result<bool, TakeoverEnd> {
         let (config, now) = (self.partition.config(), self.env().now());

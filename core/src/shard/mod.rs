@@ -11,6 +11,7 @@ pub mod gather;
 pub mod operation;
 pub mod port;
 pub mod producer_ids;
+pub mod reserve;
 mod slot_log;
 pub mod volume_space;
 
@@ -23,6 +24,7 @@ use ahash::AHashMap;
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::control::{PartitionKey, ShardCommand, ShardEvent};
 use kaas_proto::metrics::ShardMetrics;
+use kaas_proto::reserve::Reserve;
 use kaas_proto::types::{BrokerId, ShardId};
 use tokio::sync::{mpsc, watch};
 
@@ -65,6 +67,8 @@ pub struct ShardConfig {
     pub compaction: CompactionConfig,
     /// Local-dev mode: the volume is this shard's own memory, nobody else makes and removes directories there.
     pub owns_directories: bool,
+    /// Keeps the broker's reserve: one shard does, where there is a volume.
+    pub keeps_reserve: bool,
 }
 
 impl ShardConfig {
@@ -81,6 +85,7 @@ impl ShardConfig {
             groups: GroupConfig::from(settings),
             compaction: CompactionConfig::share_of(settings, shards),
             owns_directories: false,
+            keeps_reserve: false,
         }
     }
 }
@@ -92,6 +97,8 @@ pub struct ShardChannels {
     pub events: mpsc::Sender<ShardEvent>,
     /// Of the other shards' connections: [`port::queue`].
     pub operations: mpsc::Receiver<ShardOperation>,
+    /// Of the broker.
+    pub reserve: Reserve,
 }
 
 /// Shard-local; clones are the same shard.
@@ -119,9 +126,9 @@ impl<E: Env> Shard<E> {
     /// A shard that leads nothing yet, and its tasks. Call it on the shard's thread.
     #[must_use]
     pub fn start(env: E, config: ShardConfig, channels: ShardChannels) -> Self {
-        let ShardChannels { commands, events, operations } = channels;
+        let ShardChannels { commands, events, operations, reserve } = channels;
         let counters = Rc::new(Counters::default());
-        let log = LogContext::new(env.clone(), config.broker, config.tail_cache_bytes, counters);
+        let log = LogContext::new(env.clone(), config.broker, config.tail_cache_bytes, counters, reserve);
         let context = PartitionContext::new(
             log,
             config.shard,
@@ -149,6 +156,9 @@ impl<E: Env> Shard<E> {
         env.spawn(TaskClass::Latency, shard.clone().carry_out_commands(commands));
         env.spawn(TaskClass::Latency, shard.clone().carry_out_operations(operations));
         env.spawn(TaskClass::Background, shard.clone().keep_house());
+        if config.keeps_reserve {
+            env.spawn(TaskClass::Background, reserve::keep(Rc::clone(&shard.0.context.log)));
+        }
         env.spawn(TaskClass::Background, shard.clone().keep_compact());
         shard
     }

@@ -23,6 +23,7 @@ use kaas_proto::config::topic::TopicConfig;
 use kaas_proto::control::{PartitionChange, PartitionKey, ShardCommand, ShardEvent, TakeOver};
 use kaas_proto::layout::partition_directory;
 use kaas_proto::record::{BatchBuilder, Batches};
+use kaas_proto::reserve::Reserve;
 use kaas_proto::types::{BrokerId, LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, ShardId, TopicId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -76,8 +77,12 @@ impl<E: Env> Broker<E> {
             ..ShardConfig::new(ShardId(0), BrokerId(id), &BrokerConfig::default(), 1)
         };
         configure(&mut config);
-        let channels =
-            ShardChannels { commands: command_receiver, events: event_sender, operations: operation_receiver };
+        let channels = ShardChannels {
+            commands: command_receiver,
+            events: event_sender,
+            operations: operation_receiver,
+            reserve: Reserve::default(),
+        };
         let shard = Shard::start(env.clone(), config, channels);
         Self { env: env.clone(), shard, operations, commands, events: RefCell::new(events) }
     }
