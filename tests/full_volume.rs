@@ -45,8 +45,10 @@ impl Scene {
     fn begin(&self) -> (Broker, Client) {
         let broker = self.start_ready();
         let mut client = Client::connect(broker.kafka()).unwrap();
-        client.create_topic("kept", 1, &[]).unwrap();
-        client.create_topic("doomed", 1, &[]).unwrap();
+        for topic in ["kept", "doomed"] {
+            // The records are old: retention would make room with them.
+            client.create_topic(topic, 1, &[("retention.ms", "-1")]).unwrap();
+        }
         for number in 0..KEPT {
             client.produce("kept", 0, record(number, 100)).unwrap();
         }
