@@ -17,7 +17,6 @@ use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::config::topic::TopicConfig;
 use kaas_proto::control::{PartitionKey, ShardCommand, TakeOver};
 use kaas_proto::record::BatchBuilder;
-use kaas_proto::reserve::Reserve;
 use kaas_proto::types::{BrokerId, PartitionIndex, ShardId, TopicId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -61,8 +60,7 @@ fn an_idle_partition_is_small() {
             tail_cache_bytes: 0,
             ..ShardConfig::new(ShardId(0), BrokerId(1), &BrokerConfig::default(), 1)
         };
-        let channels =
-            ShardChannels { commands: command_receiver, events: event_sender, operations, reserve: Reserve::default() };
+        let channels = ShardChannels { commands: command_receiver, events: event_sender, operations };
         let shard = Shard::start(env.clone(), config, channels);
         let topic_config = Arc::new(TopicConfig::resolve(&BrokerConfig::default(), &BTreeMap::new()).unwrap());
         let key =

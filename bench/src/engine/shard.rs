@@ -21,7 +21,6 @@ use kaas_proto::config::topic::TopicConfig;
 use kaas_proto::control::{PartitionChange, PartitionKey, ShardCommand, ShardEvent, TakeOver};
 use kaas_proto::layout::partition_directory;
 use kaas_proto::record::BatchBuilder;
-use kaas_proto::reserve::Reserve;
 use kaas_proto::types::{BrokerId, LeaderEpoch, PartitionIndex, ShardId, TopicId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -75,8 +74,7 @@ impl BenchShard {
         let (event_sender, events) = mpsc::channel(CHANNEL_LENGTH);
         let (handle, operations) = queue();
         let broker = BrokerConfig::default();
-        let channels =
-            ShardChannels { commands: command_receiver, events: event_sender, operations, reserve: Reserve::default() };
+        let channels = ShardChannels { commands: command_receiver, events: event_sender, operations };
         let shard = Shard::start(env.clone(), ShardConfig::new(ShardId(0), BrokerId(1), &broker, 1), channels);
         let config = Arc::new(TopicConfig::resolve(&broker, &BTreeMap::new())?);
         Ok(Self { env, shard, commands, events: RefCell::new(events), config, _operations: handle })

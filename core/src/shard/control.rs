@@ -86,6 +86,7 @@ impl<E: Env> Shard<E> {
     pub(super) async fn keep_house(self) {
         let env = self.env().clone();
         let (mut expiry_due, mut retention_due) = (EXPIRY_INTERVAL, self.0.config.retention_check_interval);
+        let mut refused_records = false;
         loop {
             env.sleep(HOUSEKEEPING_INTERVAL).await;
             let log_limit = &self.0.context.log.log_limit;
@@ -109,6 +110,11 @@ impl<E: Env> Shard<E> {
                 }
             }
             retention_due = retention_due.saturating_sub(HOUSEKEEPING_INTERVAL);
+            let refuses_records = self.0.context.log.reserve.refuses_records();
+            if !std::mem::replace(&mut refused_records, refuses_records) && refuses_records {
+                // Retention may make the room that is missing.
+                retention_due = Duration::ZERO;
+            }
             if retention_due.is_zero() {
                 retention_due = self.0.config.retention_check_interval;
                 self.apply_retention();

@@ -97,8 +97,6 @@ pub struct ShardChannels {
     pub events: mpsc::Sender<ShardEvent>,
     /// Of the other shards' connections: [`port::queue`].
     pub operations: mpsc::Receiver<ShardOperation>,
-    /// Of the broker.
-    pub reserve: Reserve,
 }
 
 /// Shard-local; clones are the same shard.
@@ -126,7 +124,13 @@ impl<E: Env> Shard<E> {
     /// A shard that leads nothing yet, and its tasks. Call it on the shard's thread.
     #[must_use]
     pub fn start(env: E, config: ShardConfig, channels: ShardChannels) -> Self {
-        let ShardChannels { commands, events, operations, reserve } = channels;
+        Self::start_with(env, config, channels, Reserve::default())
+    }
+
+    /// As [`Shard::start`], with the reserve of the broker.
+    #[must_use]
+    pub fn start_with(env: E, config: ShardConfig, channels: ShardChannels, reserve: Reserve) -> Self {
+        let ShardChannels { commands, events, operations } = channels;
         let counters = Rc::new(Counters::default());
         let log = LogContext::new(env.clone(), config.broker, config.tail_cache_bytes, counters, reserve);
         let context = PartitionContext::new(

@@ -58,6 +58,7 @@ pub fn run<T>(env: &MemoryEnv, scenario: impl Future<Output = T>) -> T {
 pub struct Broker<E: Env = MemoryEnv> {
     pub env: E,
     pub shard: Shard<E>,
+    pub reserve: Reserve,
     operations: ShardHandle,
     commands: mpsc::Sender<ShardCommand>,
     events: RefCell<mpsc::Receiver<ShardEvent>>,
@@ -77,14 +78,11 @@ impl<E: Env> Broker<E> {
             ..ShardConfig::new(ShardId(0), BrokerId(id), &BrokerConfig::default(), 1)
         };
         configure(&mut config);
-        let channels = ShardChannels {
-            commands: command_receiver,
-            events: event_sender,
-            operations: operation_receiver,
-            reserve: Reserve::default(),
-        };
-        let shard = Shard::start(env.clone(), config, channels);
-        Self { env: env.clone(), shard, operations, commands, events: RefCell::new(events) }
+        let channels =
+            ShardChannels { commands: command_receiver, events: event_sender, operations: operation_receiver };
+        let reserve = Reserve::default();
+        let shard = Shard::start_with(env.clone(), config, channels, reserve.clone());
+        Self { env: env.clone(), shard, reserve, operations, commands, events: RefCell::new(events) }
     }
 
     /// A broker that leads partition 0, which holds one record: `a`.

@@ -21,6 +21,7 @@ mod interrupting;
 mod random;
 mod reading;
 mod recovering;
+mod reserve;
 mod stepping;
 mod takeover;
 mod timestamps;

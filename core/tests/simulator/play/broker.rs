@@ -21,7 +21,6 @@ use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::config::topic::TopicConfig;
 use kaas_proto::control::{PartitionChange, PartitionKey, ShardCommand, ShardEvent, TakeOver};
 use kaas_proto::layout::{partition_directory, slot_directory};
-use kaas_proto::reserve::Reserve;
 use kaas_proto::types::{BrokerId, LeaderEpoch, Offset, PartitionIndex, ShardId, SlotId, TopicId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -94,12 +93,8 @@ impl Broker {
         };
         config.compaction = CompactionConfig { map_bytes, backoff: COMPACTION_BACKOFF, ..config.compaction };
         config.groups.snapshots = SNAPSHOTS;
-        let channels = ShardChannels {
-            commands: command_receiver,
-            events: event_sender,
-            operations: operation_receiver,
-            reserve: Reserve::default(),
-        };
+        let channels =
+            ShardChannels { commands: command_receiver, events: event_sender, operations: operation_receiver };
         // Its tasks hold the shard: with the process it is gone.
         let shard = Shard::start(env.clone(), config, channels);
         let (own_batches, mut requests) = mpsc::channel::<OwnBatch>(OWN_BATCHES);
