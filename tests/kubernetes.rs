@@ -3,20 +3,22 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use kaas_bench::api_server::ApiServer;
 use kaas_bench::broker::wait_until;
 use kaas_bench::client::Client;
 use kaas_bench::cluster::{Cluster, Outside};
-use kaas_bench::load::Load;
+use kaas_bench::scenario::{Scenario, Stage};
 use kaas_bench::tester::{Tester, connect};
 use serde_json::{Value, json};
 
-#[allow(dead_code, reason = "it serves the tests of kaas-coord too")]
-#[path = "../coord/tests/kubernetes/server.rs"]
-mod server;
-
-use server::ApiServer;
+/// The one that all tests here share.
+fn api_server() -> &'static ApiServer {
+    static SHARED: OnceLock<ApiServer> = OnceLock::new();
+    SHARED.get_or_init(|| ApiServer::start().unwrap())
+}
 
 /// A cluster, and its namespace as an administrator sees it.
 struct Kubernetes<'a> {
@@ -27,7 +29,7 @@ struct Kubernetes<'a> {
 
 impl<'a> Kubernetes<'a> {
     fn start(server: &'a ApiServer, namespace: &'static str) -> Self {
-        let outside = Outside::Kubernetes { kubeconfig: server.make_namespace(namespace).into() };
+        let outside = Outside::Kubernetes { kubeconfig: server.make_namespace(namespace).unwrap() };
         let (binary, directory) = (Path::new(env!("CARGO_BIN_EXE_kaas")), Path::new(env!("CARGO_TARGET_TMPDIR")));
         let cluster = Cluster::start_with(binary, directory, outside, &[], 3).unwrap();
         Self { server, namespace, cluster }
@@ -35,7 +37,7 @@ impl<'a> Kubernetes<'a> {
 
     fn lease(&self) -> Value {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/kaas-controller", self.namespace);
-        self.server.command(&format!("ask GET {path}"))
+        self.server.command(&format!("ask GET {path}")).unwrap()
     }
 
     /// The broker that the Lease names.
@@ -48,7 +50,7 @@ impl<'a> Kubernetes<'a> {
     }
 
     fn object(&self, topic: &str) -> Value {
-        self.server.command(&format!("ask GET {}", self.path_of(topic)))
+        self.server.command(&format!("ask GET {}", self.path_of(topic))).unwrap()
     }
 
     /// As `kubectl apply --server-side` does it.
@@ -57,11 +59,13 @@ impl<'a> Kubernetes<'a> {
             "apiVersion": "kaas.io/v1alpha1", "kind": "KafkaTopic", "metadata": { "name": topic }, "spec": spec
         });
         let path = self.path_of(topic);
-        self.server.command(&format!("ask PATCH {path}?fieldManager=user application/apply-patch+yaml {object}"));
+        self.server
+            .command(&format!("ask PATCH {path}?fieldManager=user application/apply-patch+yaml {object}"))
+            .unwrap();
     }
 
     fn delete(&self, topic: &str) {
-        self.server.command(&format!("ask DELETE {}", self.path_of(topic)));
+        self.server.command(&format!("ask DELETE {}", self.path_of(topic))).unwrap();
     }
 
     fn client(&self) -> Client {
@@ -84,13 +88,14 @@ impl<'a> Kubernetes<'a> {
 
 #[test]
 fn topics_are_objects_and_objects_are_topics() {
-    let kubernetes = Kubernetes::start(ApiServer::shared(), "kaas-topics");
+    let kubernetes = Kubernetes::start(api_server(), "kaas-topics");
     let controller = kubernetes.cluster.controller().unwrap();
     assert_eq!(kubernetes.holder(), Some(controller));
 
     // A client's topic is an object.
     kubernetes.client().create_topic("Orders_EU", 6, &[("retention.ms", "3600000")]).unwrap();
-    let listed = kubernetes.server.command(&format!("ask GET {}", kubernetes.path_of("").trim_end_matches('/')));
+    let listed =
+        kubernetes.server.command(&format!("ask GET {}", kubernetes.path_of("").trim_end_matches('/'))).unwrap();
     let object = &listed["items"][0];
     assert_eq!(object["spec"]["topicName"], "Orders_EU");
     assert_eq!(
@@ -126,7 +131,7 @@ fn topics_are_objects_and_objects_are_topics() {
 
 #[test]
 fn the_lease_moves_with_the_controller() {
-    let mut kubernetes = Kubernetes::start(ApiServer::shared(), "kaas-lease");
+    let mut kubernetes = Kubernetes::start(api_server(), "kaas-lease");
     kubernetes.client().create_topic("t", 6, &[]).unwrap();
     let mut tester = Tester::new(&kubernetes.cluster, "t");
     (0..5).for_each(|_| tester.produce(6).unwrap());
@@ -143,7 +148,7 @@ fn the_lease_moves_with_the_controller() {
 
     // Deleted: the epoch goes on all the same.
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/kaas-controller", kubernetes.namespace);
-    kubernetes.server.command(&format!("ask DELETE {path}"));
+    kubernetes.server.command(&format!("ask DELETE {path}")).unwrap();
     let epoch = assignment.controller_epoch;
     let higher = || Ok(kubernetes.cluster.assignment()?.controller_epoch > epoch);
     wait_until("a controller of a higher epoch", higher).unwrap();
@@ -166,7 +171,7 @@ fn the_lease_moves_with_the_controller() {
 
 #[test]
 fn a_controller_that_stands_still_loses_the_lease_and_follows() {
-    let kubernetes = Kubernetes::start(ApiServer::shared(), "kaas-pause");
+    let kubernetes = Kubernetes::start(api_server(), "kaas-pause");
     kubernetes.client().create_topic("t", 6, &[]).unwrap();
     let cluster = &kubernetes.cluster;
     let mut tester = Tester::new(cluster, "t");
@@ -185,41 +190,21 @@ fn a_controller_that_stands_still_loses_the_lease_and_follows() {
     assert_ne!(kubernetes.holder(), Some(former));
 }
 
-/// Longer than the Lease holds, or as long as one asks for.
-fn outage() -> Duration {
-    let asked = std::env::var("KAAS_OUTAGE_SECONDS").ok().map(|seconds| seconds.parse().unwrap());
-    Duration::from_secs(asked.unwrap_or(12))
-}
-
+/// `kaas-bench soak` does it for a minute, again and again.
 #[test]
 fn without_the_api_server_the_brokers_go_on() {
-    let server = ApiServer::start();
-    let mut kubernetes = Kubernetes::start(&server, "kaas-outage");
-    let load = Load::start(&kubernetes.cluster, "t", 6).unwrap();
-    load.reset_gaps();
-    server.command("stop");
-    let began = Instant::now();
-    while began.elapsed() < outage() {
-        load.wait_for_progress().unwrap();
-    }
-    let longest = load.gaps().into_iter().max().unwrap();
-    assert!(longest.0 < Duration::from_secs(2), "{longest:?}");
-    server.command("start");
-    wait_until("somebody is the controller", || Ok(kubernetes.holder().is_some())).unwrap();
-    // It acts: what dies is replaced.
-    let follower = kubernetes.cluster.follower().unwrap();
-    kubernetes.cluster.kill(follower).unwrap();
-    kubernetes.cluster.wait_until_even(2).unwrap();
-    load.wait_for_progress().unwrap();
-    assert!(load.finish().unwrap() > 0);
+    let (binary, directory) = (Path::new(env!("CARGO_BIN_EXE_kaas")), Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let mut stage = Stage::start(Scenario::ApiServerAway, binary, directory, Duration::from_secs(4)).unwrap();
+    stage.repeat(1).unwrap();
+    assert!(stage.finish().unwrap() > 0);
 }
 
 /// Only the others can ask the Lease who the controller is; the assignment names it, too.
 #[test]
 fn a_broker_that_cannot_reach_the_api_server_follows_the_volume() {
-    let server = ApiServer::shared();
-    let kubeconfig = server.make_namespace("kaas-blind");
-    let outside = Outside::Kubernetes { kubeconfig: kubeconfig.as_str().into() };
+    let server = api_server();
+    let kubeconfig = server.make_namespace("kaas-blind").unwrap();
+    let outside = Outside::Kubernetes { kubeconfig: kubeconfig.clone() };
     let (binary, directory) = (Path::new(env!("CARGO_BIN_EXE_kaas")), Path::new(env!("CARGO_TARGET_TMPDIR")));
     let mut cluster = Cluster::start_with(binary, directory, outside, &[], 2).unwrap();
     connect(cluster.brokers[&0].kafka()).unwrap().create_topic("t", 6, &[]).unwrap();

@@ -1,5 +1,6 @@
 //! What measurements and end-to-end tests share: broker processes under control, and small blocking Kafka clients.
 
+pub mod api_server;
 pub mod broker;
 pub mod client;
 pub mod cluster;

@@ -22,7 +22,7 @@ pub(crate) struct SoakOptions {
     /// Of the first repetition; the next ones have the seeds that follow.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many seconds a paused broker stands still.
+    /// How many seconds a paused broker stands still. The API server is away for three times as long.
     #[arg(long, default_value_t = 20)]
     pause_seconds: u64,
 }

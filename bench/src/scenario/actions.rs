@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use kaas_proto::format::assignment::{Assignment, BrokerHealth};
 use kaas_proto::layout::{CLUSTER_DIRECTORY, assignment_temporary};
 use kaas_proto::types::AssignmentVersion;
@@ -18,6 +18,8 @@ use crate::tester::connect;
 
 /// Longer than any silence that a session lasts through.
 const CUT: Duration = Duration::from_secs(4);
+/// What nobody is to notice may cost a client so much at most: machines are busy.
+const UNNOTICED: Duration = Duration::from_secs(2);
 
 impl Stage {
     pub(super) fn kill(&mut self, random: &mut Random, whom: fn(&Cluster) -> Result<i32>) -> Result<()> {
@@ -176,6 +178,30 @@ impl Stage {
             Ok(())
         })?;
         self.step("healed", |cluster, _| cluster.wait_until_even(BROKERS))
+    }
+}
+
+impl Stage {
+    pub(super) fn outlast_the_api_server(&mut self, random: &mut Random) -> Result<()> {
+        let length = self.pause * 3 + random.duration(LONGEST_DELAY);
+        self.tell_the_api_server("stop")?;
+        self.step("away", |_, load| {
+            let began = Instant::now();
+            while began.elapsed() < length {
+                load.wait_for_progress()?;
+            }
+            Ok(())
+        })?;
+        let longest = self.gaps.iter().map(|gap| gap.waited).max().unwrap_or_default();
+        ensure!(longest < UNNOTICED, "a partition was without service for {longest:?}");
+        self.tell_the_api_server("start")?;
+        delay(random);
+        // Somebody is the controller, and acts: what dies is replaced.
+        self.kill(random, Cluster::follower)
+    }
+
+    fn tell_the_api_server(&self, what: &str) -> Result<()> {
+        self.api_server.as_ref().context("the scenario has one")?.command(what).map(drop)
     }
 }
 

@@ -12,7 +12,8 @@ use clap::ValueEnum;
 use kaas_proto::format::assignment::AssignedPartition;
 use tempfile::TempDir;
 
-use crate::cluster::{Around, Cluster};
+use crate::api_server::ApiServer;
+use crate::cluster::{Around, Cluster, Outside};
 use crate::load::Load;
 use crate::random::Random;
 use crate::rename_pause::RenamePause;
@@ -44,6 +45,8 @@ pub enum Scenario {
     RacingControllers,
     /// A broker's stream to the controller is cut, while both see the volume.
     CutStream,
+    /// The Kubernetes API server is gone, for longer than the Lease holds, and comes back. Then a broker is killed.
+    ApiServerAway,
 }
 
 impl fmt::Display for Scenario {
@@ -71,6 +74,8 @@ pub struct Stage {
     load: Load,
     /// Kept for as long as brokers may load it.
     _library: Option<TempDir>,
+    /// If the scenario has one; the cluster is elected by it then.
+    api_server: Option<ApiServer>,
     /// How long a broker that is paused stands still.
     pause: Duration,
     gaps: Vec<Gap>,
@@ -82,7 +87,7 @@ impl Stage {
     /// # Errors
     /// What the brokers logged instead.
     pub fn start(scenario: Scenario, binary: &Path, directory: &Path, pause: Duration) -> Result<Self> {
-        let mut library = None;
+        let (mut library, mut api_server) = (None, None);
         let around = match scenario {
             Scenario::RacingControllers => {
                 let built = RenamePause::build(library.insert(tempfile::tempdir_in(directory)?).path())?;
@@ -91,9 +96,14 @@ impl Stage {
             Scenario::CutStream => Around { proxies: Some(BTreeMap::new()), ..Around::default() },
             _ => Around::default(),
         };
-        let cluster = Cluster::start_within(binary, directory, around, BROKERS)?;
+        let cluster = if scenario == Scenario::ApiServerAway {
+            let kubeconfig = api_server.insert(ApiServer::start()?).make_namespace("kaas")?;
+            Cluster::start_with(binary, directory, Outside::Kubernetes { kubeconfig }, &[], BROKERS)?
+        } else {
+            Cluster::start_within(binary, directory, around, BROKERS)?
+        };
         let load = Load::start(&cluster, TOPIC, PARTITIONS)?;
-        let stage = Self { scenario, cluster, load, _library: library, pause, gaps: Vec::new() };
+        let stage = Self { scenario, cluster, load, _library: library, api_server, pause, gaps: Vec::new() };
         stage.settle(BROKERS)?;
         Ok(stage)
     }
@@ -131,6 +141,7 @@ impl Stage {
             Scenario::RecreateTopic => self.recreate_topic(random),
             Scenario::RacingControllers => self.race(random),
             Scenario::CutStream => self.cut(random),
+            Scenario::ApiServerAway => self.outlast_the_api_server(random),
         }
     }
 

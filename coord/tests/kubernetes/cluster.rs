@@ -1,5 +1,7 @@
 //! One namespace for each test, on the API server that they share.
 
+use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use kaas_coord::kubernetes::connection::Connection;
@@ -9,15 +11,21 @@ use kube::{Client, Config};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-pub(crate) use super::server::ApiServer;
+pub(crate) use super::api_server::ApiServer;
 
 /// No step of any test takes longer, on whatever machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 impl ApiServer {
+    /// The one that most tests share.
+    pub(crate) fn shared() -> &'static Self {
+        static SHARED: OnceLock<ApiServer> = OnceLock::new();
+        SHARED.get_or_init(|| Self::start().unwrap())
+    }
+
     /// A namespace of its own for a test, as deploy/ sets it up.
     pub(crate) async fn namespace(&self, name: &str) -> Namespace {
-        let brokers = self.make_namespace(name);
+        let brokers = self.make_namespace(name).unwrap();
         Namespace {
             name: name.to_owned(),
             brokers: config(&brokers).await,
@@ -26,7 +34,7 @@ impl ApiServer {
     }
 }
 
-async fn config(path: &str) -> Config {
+async fn config(path: &Path) -> Config {
     let kubeconfig = Kubeconfig::read_from(path).unwrap();
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()
 }

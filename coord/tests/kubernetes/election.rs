@@ -182,19 +182,19 @@ async fn a_deleted_lease_does_not_take_the_epoch_back() {
 
 #[tokio::test]
 async fn without_the_api_server_nobody_acts_and_with_it_the_same_holder_goes_on() {
-    let server = ApiServer::start();
+    let server = ApiServer::start().unwrap();
     let namespace = server.namespace("election-outage").await;
     let mut first = Candidate::start(&namespace, "kaas-0", 0);
     assert_eq!(first.wins().await, 1);
     let mut second = Candidate::start(&namespace, "kaas-1", 0);
     second.follows(0).await;
-    server.command("stop");
+    server.command("stop").unwrap();
     let deadline = first.deadline();
     first.loses().await;
     assert!(Instant::now() >= deadline);
     let unknown = |leadership: &Leadership| *leadership == Leadership::Unknown;
     reaches(&mut second.election.leadership, "should know of no controller", unknown).await;
-    server.command("start");
+    server.command("start").unwrap();
     // Whoever is first: the Lease still names the first one, and has expired.
     let known = |leadership: &Leadership| *leadership != Leadership::Unknown;
     let one = reaches(&mut first.election.leadership, "should know the controller", known).await;

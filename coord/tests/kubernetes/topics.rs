@@ -239,15 +239,15 @@ async fn the_api_server_refuses_what_makes_no_sense() {
 
 #[tokio::test]
 async fn what_was_known_stays_while_the_api_server_is_away() {
-    let server = ApiServer::start();
+    let server = ApiServer::start().unwrap();
     let namespace = server.namespace("topics-outage").await;
     let mut broker = Broker::start(&namespace);
     broker.create("orders", 1).await.unwrap();
     broker.sees("should be seen", |topics| topics.len() == 1).await;
-    server.command("stop");
+    server.command("stop").unwrap();
     assert_eq!(code(broker.create("others", 1).await), ErrorCode::RequestTimedOut);
     assert_eq!(broker.topics.desired.borrow().as_ref().unwrap().len(), 1);
-    server.command("start");
+    server.command("start").unwrap();
     broker.create("others", 1).await.unwrap();
     broker.sees("should be watched again", |topics| topics.len() == 2).await;
 }
