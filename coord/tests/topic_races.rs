@@ -22,8 +22,7 @@ struct Interrupted {
     root: PathBuf,
     /// Steps that are left before it.
     left: AtomicUsize,
-    /// Whether the other one has removed the former incarnation for good, too.
-    reclaims: bool,
+    meanwhile: fn(&Path),
 }
 
 impl Interrupted {
@@ -31,7 +30,7 @@ impl Interrupted {
         let left = self.left.load(Ordering::SeqCst);
         self.left.store(left.wrapping_sub(1), Ordering::SeqCst);
         if left == 0 {
-            recreate(&self.root, self.reclaims);
+            (self.meanwhile)(&self.root);
         }
     }
 }
@@ -89,15 +88,26 @@ fn open(root: &Path, disk: Arc<dyn Disk>) -> TopicDirectory {
     TopicDirectory::open(root.to_owned(), BrokerId(1), disk).unwrap()
 }
 
-/// What the other broker does. Its steps may fail: the first one may have done the same already.
-fn recreate(root: &Path, reclaims: bool) {
+/// The other broker deletes the topic and makes it anew.
+fn recreate(root: &Path) {
+    open(root, Arc::new(FileSystem)).delete("orders", former().id).unwrap();
+    create(root);
+}
+
+/// The same, and nothing is left of the former incarnation.
+fn recreate_and_sweep(root: &Path) {
     let store = open(root, Arc::new(FileSystem));
     store.delete("orders", former().id).unwrap();
-    if reclaims {
-        sweep(&store);
-    }
-    store.create(&successor()).unwrap();
-    fs::write(record(root, &successor()), "acknowledged").unwrap();
+    sweep(&store);
+    create(root);
+}
+
+/// The other broker makes the topic, or finds it made, and leads it.
+fn create(root: &Path) {
+    let _ = open(root, Arc::new(FileSystem)).create(&successor());
+    let record = record(root, &successor());
+    fs::write(record.with_file_name("00000001.fence"), "").unwrap();
+    fs::write(record, "acknowledged").unwrap();
 }
 
 fn sweep(store: &TopicDirectory) {
@@ -106,14 +116,19 @@ fn sweep(store: &TopicDirectory) {
     }
 }
 
-/// Lets the other broker in before each step of a change.
-fn at_every_step(change: impl Fn(&TopicDirectory) -> Result<(), StoreError>) {
-    for reclaims in [false, true] {
+/// Lets the other broker in before each step of a change of what was there before.
+fn at_every_step(
+    before: Option<StoredTopic>,
+    others: &[fn(&Path)],
+    change: impl Fn(&TopicDirectory) -> Result<(), StoreError>,
+) {
+    for &meanwhile in others {
         for step in 0.. {
             let directory = tempfile::tempdir().unwrap();
             let root = directory.path();
-            open(root, Arc::new(FileSystem)).create(&former()).unwrap();
-            let disk = Arc::new(Interrupted { root: root.to_owned(), left: AtomicUsize::new(usize::MAX), reclaims });
+            let prepared = open(root, Arc::new(FileSystem));
+            before.iter().for_each(|topic| prepared.create(topic).unwrap());
+            let disk = Arc::new(Interrupted { root: root.to_owned(), left: AtomicUsize::new(usize::MAX), meanwhile });
             let stopped = open(root, Arc::clone(&disk) as Arc<dyn Disk>);
             disk.left.store(step, Ordering::SeqCst);
             // It may be refused: the topic that it is about is gone.
@@ -124,7 +139,7 @@ fn at_every_step(change: impl Fn(&TopicDirectory) -> Result<(), StoreError>) {
             }
             let after = open(root, Arc::new(FileSystem));
             sweep(&after);
-            assert_eq!(after.list().unwrap(), [successor()], "before step {step}, reclaimed: {reclaims}");
+            assert_eq!(after.list().unwrap(), [successor()], "before step {step}");
             assert_eq!(fs::read(record(root, &successor())).unwrap(), b"acknowledged", "before step {step}");
         }
     }
@@ -132,8 +147,8 @@ fn at_every_step(change: impl Fn(&TopicDirectory) -> Result<(), StoreError>) {
 
 #[test]
 fn a_deletion_that_comes_late_removes_nothing() {
-    at_every_step(|store| store.delete("orders", former().id));
-    at_every_step(|store| {
+    at_every_step(Some(former()), &[recreate, recreate_and_sweep], |store| store.delete("orders", former().id));
+    at_every_step(Some(former()), &[recreate, recreate_and_sweep], |store| {
         store.delete("orders", former().id)?;
         store.leftovers()?.iter().try_for_each(|aside| store.reclaim(aside))
     });
@@ -141,9 +156,16 @@ fn a_deletion_that_comes_late_removes_nothing() {
 
 #[test]
 fn a_change_that_comes_late_changes_nothing() {
-    at_every_step(|store| store.grow(&topic(1, 5), 2));
+    at_every_step(Some(former()), &[recreate, recreate_and_sweep], |store| store.grow(&topic(1, 5), 2));
     let own = BTreeMap::from([("retention.ms".to_owned(), "5".to_owned())]);
-    at_every_step(|store| store.configure(&StoredTopic { own: own.clone(), ..former() }));
+    let configure = |store: &TopicDirectory| store.configure(&StoredTopic { own: own.clone(), ..former() });
+    at_every_step(Some(former()), &[recreate, recreate_and_sweep], configure);
+}
+
+/// Both controllers were asked for one topic: its id is that of the object.
+#[test]
+fn a_creation_that_comes_late_takes_nothing_back() {
+    at_every_step(None, &[create], |store| store.create(&successor()));
 }
 
 #[test]

@@ -128,15 +128,27 @@ impl TopicDirectory {
     pub fn create(&self, topic: &StoredTopic) -> Result<(), StoreError> {
         let staged = self.root.join(layout::unfinished_directory(topic.id));
         let live = self.root.join(&*topic.name);
+        if self.load(&topic.name).is_ok_and(|there| there == *topic) {
+            // Made before: by an attempt that could not know it, or by another broker.
+            return self.sync_directory(&self.root);
+        }
+        let mut renamed = false;
         let created = self.stage(topic, &staged).and_then(|()| {
             self.rename(&staged, &live)?;
+            renamed = true;
             self.sync_directory(&self.root)
         });
         if created.is_err() {
             // The topic must not appear at the next start. If this fails too, the sweep of the next start ends it,
             // unless the rename was done and could not be undone: then the topic exists although the client was told no.
-            let _ = self.set_aside(&live, &staged, topic.id);
-            let _ = self.disk.remove_tree(&staged);
+            // What another broker has made, or leads already, is not touched. And nothing is removed where it may still be
+            // renamed from.
+            let aside = self.root.join(layout::deleted_directory(topic.id));
+            let _ = match renamed {
+                true if fences(&live).is_ok_and(|fences| fences.is_empty()) => self.set_aside(&live, &aside, topic.id),
+                true => Ok(()),
+                false => self.rename(&staged, &aside),
+            };
         }
         created
     }

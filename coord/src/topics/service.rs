@@ -139,7 +139,11 @@ impl TopicService {
             return Ok(done);
         }
         let (store, stored) = (self.store.clone(), topic.clone());
-        blocking(move || store.create(&stored)).await.map_err(|error| storage(&error))?;
+        if let Err(error) = blocking(move || store.create(&stored)).await {
+            // What there is of it lies aside.
+            self.sweep.notify_one();
+            return Err(storage(&error));
+        }
         let view = topic_view(&topic, config);
         self.state.borrow_mut().put_topic(view.clone());
         tracing::info!(topic = &*topic.name, id = %topic.id, partitions = topic.partitions, "topic created");
