@@ -8,7 +8,9 @@ use std::path::Path;
 use bytes::Bytes;
 use kaas_bench::broker::{Broker, BrokerOptions, wait_until};
 use kaas_bench::client::{Client, PRODUCE_VERSION, produce_request};
+use kaas_bench::cluster::{Cluster, Outside};
 use kaas_bench::small_volume::SmallVolume;
+use kaas_bench::tester::{Tester, connect};
 use kaas_proto::kafka::ErrorCode;
 use kaas_proto::kafka::messages::ProduceRequest;
 use kaas_proto::record::{BatchBuilder, Batches};
@@ -164,4 +166,34 @@ fn producers_fill_a_volume_and_do_not_get_at_the_reserve() {
     wait_until("records are accepted again", || Ok(produce(&mut client, "kept") == ErrorCode::None)).unwrap();
     broker.wait_ready().unwrap();
     assert_eq!(scene.reserve_bytes(), Some(1 << 20));
+}
+
+/// The assignment is a file too: without room for it nobody would be told to take over.
+#[test]
+fn the_others_take_over_what_a_broker_led_that_dies_on_a_full_volume() {
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let volume = SmallVolume::new(scratch, 64).unwrap();
+    let stand_in = Outside::StandIn(tempfile::tempdir_in(scratch).unwrap());
+    let binary = Path::new(env!("CARGO_BIN_EXE_kaas"));
+    let mut cluster = Cluster::start_with(binary, &volume.path(), stand_in, &[], 3).unwrap();
+    let mut client = connect(cluster.brokers.values().next().unwrap().kafka()).unwrap();
+    client.create_topic("t", 6, &[("retention.ms", "-1")]).unwrap();
+    cluster.wait_until_even(3).unwrap();
+    let mut tester = Tester::new(&cluster, "t");
+    (0..10).for_each(|_| tester.produce(6).unwrap());
+    for broker in cluster.brokers.values() {
+        wait_until("the reserve is there", || Ok(broker.metric("kaas_reserve_bytes", "")? >= 1e6)).unwrap();
+    }
+    let ballast = volume.fill("ballast").unwrap();
+    let controller = cluster.controller().unwrap();
+    cluster.kill(controller).unwrap();
+    tester.check().unwrap_or_else(|error| panic!("{error:?}\n{}", cluster.logs()));
+    let given_up = |cluster: &Cluster| {
+        let counts = cluster.brokers.values().map(|broker| broker.metric("kaas_reserve_given_up_total", ""));
+        counts.sum::<anyhow::Result<f64>>()
+    };
+    assert!(given_up(&cluster).unwrap() >= 1.0);
+    std::fs::remove_file(ballast).unwrap();
+    wait_until("records are accepted again", || Ok(tester.produce(6).is_ok())).unwrap();
+    tester.check().unwrap();
 }

@@ -108,7 +108,6 @@ impl Candidate {
             match ended {
                 TermError::NotElected => tracing::info!("not the controller any more"),
                 error => {
-                    // Without an assignment nobody takes anything over.
                     if error.is_full() {
                         self.reserve.ask_for_room();
                     }
@@ -396,7 +395,10 @@ impl Term<'_> {
         match self.write(next).await {
             Ok(()) => {}
             Err(TermError::File(error)) => {
-                // The next tick tries it again.
+                // The next tick tries it again. Without an assignment nobody takes anything over.
+                if error.is_full() {
+                    self.candidate.reserve.ask_for_room();
+                }
                 tracing::error!("{error}; the cluster goes on as assigned before");
                 return Ok(());
             }
