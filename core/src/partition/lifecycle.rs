@@ -3,16 +3,25 @@
 //! ```text
 //!              take over                                                   ask: no byte
 //!   Closed ───────────────▶ Fencing ──▶ Recovering ──▶ Establishing ──▶ Asking ──▶ Leading ◀──▶ Stalled
-//!     ▲ ▲ ▲                  │ ▲ ▲                                         │          │            │
-//!     │ │ │   interrupted    │ │ │                                         │          │            │
-//!     │ │ └──────────────────┘ │ │                                         │          │            │
-//!     │ │   (also from the     │ └───── Failed ◀───────────────────────────┴──────────┤◀───────────┤
-//!     │ │    next three)       │     next epoch   a step, a write or an ask failed    │            │
-//!     │ │                      │            │                                         │            │
-//!     │ │                      └────── Superseded ◀─── somebody has a higher epoch ───┤◀───────────┤
-//!     │ └──────────────────────────────────┴─── relinquish, abandon ──────────────────┤◀───────────┘
-//!     └──────────────────── drained and persisted ───── Draining ◀────────────────────┘
 //! ```
+//!
+//! That is the way there. Every way back, and every way aside:
+//!
+//! | from | to | when |
+//! |---|---|---|
+//! | `Fencing`, `Recovering`, `Establishing`, `Asking` | `Fencing` | overtaken, a standalone broker begins again above; or room was made on a full volume |
+//! | `Fencing`, `Recovering`, `Establishing`, `Asking` | `Failed` | a step failed |
+//! | `Fencing`, `Recovering`, `Establishing`, `Asking` | `Superseded` | somebody has this epoch or a higher one |
+//! | `Fencing`, `Recovering`, `Establishing`, `Asking` | `Closed` | a newer command interrupts |
+//! | `Leading`, `Stalled` | `Draining` | relinquish, or a takeover at a higher epoch |
+//! | `Leading`, `Stalled`, `Draining` | `Failed` | a write or an ask failed |
+//! | `Leading`, `Stalled`, `Draining` | `Superseded` | somebody has a higher epoch |
+//! | `Leading`, `Stalled` | `Closed` | abandon |
+//! | `Draining` | `Closed` | drained and persisted, or a newer command can't wait |
+//! | `Failed` | `Fencing` | another try, at a higher epoch |
+//! | `Failed` | `Superseded` | somebody has a higher epoch |
+//! | `Superseded` | `Fencing` | a newer takeover |
+//! | `Failed`, `Superseded` | `Closed` | relinquish or abandon |
 
 use std::cell::Cell;
 
@@ -115,6 +124,27 @@ impl Lifecycle {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_drawn_edges_are_legal() {
+        use State::{
+            Asking, Closed, Draining, Establishing, Failed, Fencing, Leading, Recovering, Stalled, Superseded,
+        };
+        let drawn: [(State, &[State]); 10] = [
+            (Closed, &[Fencing]),
+            (Fencing, &[Closed, Fencing, Recovering, Failed, Superseded]),
+            (Recovering, &[Closed, Fencing, Establishing, Failed, Superseded]),
+            (Establishing, &[Closed, Fencing, Asking, Failed, Superseded]),
+            (Asking, &[Closed, Fencing, Leading, Failed, Superseded]),
+            (Leading, &[Closed, Stalled, Draining, Failed, Superseded]),
+            (Stalled, &[Closed, Leading, Draining, Failed, Superseded]),
+            (Draining, &[Closed, Failed, Superseded]),
+            (Failed, &[Closed, Fencing, Superseded]),
+            (Superseded, &[Closed, Fencing]),
+        ];
+        let legal = State::ALL.map(|from| (from, State::ALL.into_iter().filter(|&to| from.may_become(to)).collect()));
+        assert_eq!(legal, drawn.map(|(from, to)| (from, to.to_vec())));
+    }
 
     #[test]
     fn only_a_takeover_leads() {
