@@ -27,6 +27,8 @@ use crate::log::persist;
 
 /// Bytes of log between two captures, unless somebody says otherwise: half of what recovery may read.
 pub const CHECKPOINT_BYTES: u64 = 32 << 20;
+/// After a checkpoint that could not be written the next one comes after this part of the bytes.
+const RETRY_PART: u64 = 8;
 
 /// Shard-local; part of a leader.
 #[derive(Debug, Default)]
@@ -44,6 +46,11 @@ impl Checkpointer {
     #[must_use]
     pub fn new(covered: Offset) -> Self {
         Self { covered: Mutex::new(covered), ..Self::default() }
+    }
+
+    fn try_again_soon(&self, checkpoint_bytes: u64) {
+        let ahead = checkpoint_bytes - checkpoint_bytes / RETRY_PART;
+        self.captured_at.set(self.captured_at.get().saturating_sub(ahead));
     }
 }
 
@@ -79,10 +86,11 @@ impl<E: Env> Leader<E> {
             let pending = checkpointer.pending.take().expect("seen above");
             let leader = self.this();
             self.context.env().spawn(TaskClass::Background, async move {
-                if let Err(error) = leader.write_checkpoint(&pending).await
-                    && leader.context.log.may_log("checkpoint_failed")
-                {
-                    warn!(directory = %leader.log().directory().display(), %error, "the checkpoint was not written");
+                if let Err(error) = leader.write_checkpoint(&pending).await {
+                    if leader.context.log.may_log("checkpoint_failed") {
+                        warn!(directory = %leader.log().directory().display(), %error, "the checkpoint was not written");
+                    }
+                    leader.checkpointer.try_again_soon(leader.context.checkpoint_bytes);
                 }
                 leader.checkpointer.writing.set(false);
             });

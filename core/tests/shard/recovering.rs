@@ -1,11 +1,12 @@
 //! What recovery reads, in bytes, and what it rebuilds.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use bytes::Bytes;
 use kaas_core::env::Env;
-use kaas_core::env::memory::MemoryEnv;
+use kaas_core::env::memory::{MemoryEnv, Operation};
 use kaas_core::format::partition_file::PartitionFile;
 use kaas_core::shard::operation::RequiredAcks;
 use kaas_proto::record::BatchBuilder;
@@ -82,6 +83,26 @@ fn a_crash_between_two_captures_reads_what_came_since() {
         let read = second.metric("kaas_partition_recovered_bytes_total");
         assert!(read <= 35_000_000, "{read} bytes: no more than between two checkpoints");
         assert_eq!(second.read(0, 59).await.len(), 1);
+    });
+}
+
+#[test]
+fn a_checkpoint_that_could_not_be_written_is_soon_followed_by_another() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let first = Process::start(&StepEnv::new(&env), 1);
+        first.lead(0, Some(1), &topic_config(&[])).await;
+        let has_checkpoint = async || names(env.volume(), 0).await.contains(&"00000001.checkpoint.json".to_owned());
+        // The first append writes a manifest.
+        append_many(&first, 1, 1).await;
+        let writes = env.volume().count(Operation::Write);
+        env.volume().fail_next(Operation::Write, ErrorKind::Other);
+        append_many(&first, 35, 1).await;
+        settle(&env).await;
+        assert!(!has_checkpoint().await && env.volume().count(Operation::Write) > writes, "it failed");
+        append_many(&first, 6, 1).await;
+        settle(&env).await;
+        assert!(has_checkpoint().await);
     });
 }
 
