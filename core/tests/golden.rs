@@ -18,6 +18,8 @@ use kaas_proto::format::assignment::{
 use kaas_proto::format::cluster_id::ClusterId;
 use kaas_proto::format::topic_config::StoredTopicConfig;
 use kaas_proto::format::topic_id::TopicIdentity;
+use kaas_proto::record::patch::{patch_base_offset, patch_leader_epoch};
+use kaas_proto::record::{BatchBuilder, Batches, ControlRecordType, Filter, Filtered, RecordBatchView, RecordSet};
 use kaas_proto::types::{
     AssignmentVersion, BrokerId, ControllerEpoch, Incarnation, LeaderEpoch, Offset, PartitionIndex, ProducerEpoch,
     ProducerId, SlotId, TimestampMs,
@@ -64,6 +66,131 @@ fn manifest() {
         relinquished: true,
     };
     check(golden, &value, &value.encode(), &Manifest::decode(EPOCH, golden.1).unwrap());
+}
+
+#[test]
+fn manifest_of_a_compacted_partition() {
+    let golden = golden!("manifest.replaced.json");
+    let entries =
+        [(3, 0), (5, 400), (7, 1000)].map(|(epoch, start)| ChainEntry::from((LeaderEpoch(epoch), Offset(start))));
+    let replaced = |(from, to, generation, bytes)| {
+        let segment = SegmentName { epoch: EPOCH, base_offset: Offset(from), generation };
+        Replaced { from: Offset(from), to: Offset(to), segment, bytes: Some(bytes) }
+    };
+    let value = Manifest {
+        epoch: EPOCH,
+        high_watermark: Offset(1234),
+        log_start_offset: Offset(10),
+        chain: Chain::try_from(entries.to_vec()).unwrap(),
+        replaced: [(10, 400, 1, 61), (400, 1000, 3, 5_000_000_000), (1000, 1100, 2, 0)].map(replaced).to_vec(),
+        relinquished: false,
+    };
+    check(golden, &value, &value.encode(), &Manifest::decode(EPOCH, golden.1).unwrap());
+}
+
+/// Batches of every sort, as the leader of [`EPOCH`] stores them.
+fn batches() -> [Vec<u8>; 4] {
+    let mut data = BatchBuilder::new();
+    data.push(TIME, Some(b"a"), Some(b"first"), &[("name", Some(b"value")), ("none", None)]);
+    data.push(TimestampMs(TIME.0 + 1), Some(b"b"), None, &[]);
+    data.push(TimestampMs(TIME.0 + 5), None, Some(b"no key"), &[]);
+    let idempotent = BatchBuilder::new().producer(ProducerId(1001), ProducerEpoch(0), 7);
+    let idempotent = idempotent.record(TIME, Some(b"a"), Some(b"second")).record(TIME, Some(b"c"), Some(b"third"));
+    let transactional = BatchBuilder::new().producer(ProducerId(2002), ProducerEpoch(3), 0).transactional();
+    let transactional = transactional.record(TIME, Some(b"d"), Some(b"aborted"));
+    let marker = ControlRecordType::Abort.batch(ProducerId(2002), ProducerEpoch(3), 4, TIME);
+    let mut next = segment().base_offset;
+    [data.build(), idempotent.build(), transactional.build(), marker].map(|batch| {
+        let mut batch = batch.to_vec();
+        patch_base_offset(&mut batch, next);
+        patch_leader_epoch(&mut batch, EPOCH);
+        next = RecordBatchView::read(&batch).unwrap().next_offset();
+        batch
+    })
+}
+
+/// Blocks of 4096 bytes, zeros behind the last batch.
+fn padded(batches: &[Vec<u8>]) -> Vec<u8> {
+    let mut content = batches.concat();
+    content.resize(content.len().next_multiple_of(4096), 0);
+    content
+}
+
+/// What a consumer is shown of one record: its offset, its time less [`TIME`], key and value.
+type Row<'a> = (i64, i64, Option<&'a str>, Option<&'a str>);
+
+/// The headers of the batches up to the zeros, and their records.
+fn read(segment: &[u8], records: &[&[Row<'_>]]) -> Vec<(i64, i64, Option<TimestampMs>, i32)> {
+    let text = |bytes: Option<&[u8]>| bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    // A batch length of 0 ends the segment.
+    let batches: Vec<_> = Batches::new(segment).map_while(Result::ok).collect();
+    assert_eq!(batches.len(), records.len());
+    let mut headers = Vec::new();
+    for (batch, expected) in batches.iter().zip(records) {
+        batch.check_crc().unwrap();
+        assert_eq!(batch.partition_leader_epoch(), EPOCH);
+        let set = RecordSet::read(*batch, 1 << 20).unwrap();
+        let found: Vec<_> = set
+            .iter()
+            .map(Result::unwrap)
+            .map(|record| {
+                (set.offset(&record).0, set.timestamp(&record).0 - TIME.0, text(record.key), text(record.value))
+            })
+            .collect();
+        let owned = |text: Option<&str>| text.map(str::to_owned);
+        let expected: Vec<_> =
+            expected.iter().map(|&(at, time, key, value)| (at, time, owned(key), owned(value))).collect();
+        assert_eq!(found, expected);
+        headers.push((batch.base_offset().0, batch.next_offset().0, batch.delete_horizon(), batch.base_sequence()));
+    }
+    headers
+}
+
+const DATA: [Row<'_>; 3] =
+    [(1000, 0, Some("a"), Some("first")), (1001, 1, Some("b"), None), (1002, 5, None, Some("no key"))];
+const MARKER: [Row<'_>; 1] = [(1006, 0, Some("\0\0\0\0"), Some("\0\0\0\0\0\x04"))];
+
+#[test]
+fn a_segment() {
+    let (name, golden) = golden!("segment.log");
+    assert_eq!(padded(&batches()), golden, "{name} is written differently");
+    let records: [&[Row<'_>]; 4] = [
+        &DATA,
+        &[(1003, 0, Some("a"), Some("second")), (1004, 0, Some("c"), Some("third"))],
+        &[(1005, 0, Some("d"), Some("aborted"))],
+        &MARKER,
+    ];
+    let headers = [(1000, 1003, None, -1), (1003, 1005, None, 7), (1005, 1006, None, 0), (1006, 1007, None, -1)];
+    assert_eq!(read(golden, &records), headers, "{name} is read differently");
+}
+
+/// The tombstone and the marker have a horizon, the last batch of the producer is a header of 61 bytes, the aborted one is gone.
+#[test]
+fn a_compacted_segment() {
+    let (name, golden) = golden!("segment.compacted.log");
+    let horizon = TimestampMs(TIME.0 + 86_400_000);
+    let filter =
+        Filter { max_decompressed_bytes: 1 << 20, keep_empty: false, new_horizon: horizon, gets_horizon: false };
+    let [data, idempotent, transactional, marker] = batches();
+    let apply = |filter: Filter, batch: &[u8], kept: &[i64]| {
+        let batch = RecordBatchView::read(batch).unwrap();
+        filter.apply(batch, |offset, _| kept.contains(&offset.0)).unwrap()
+    };
+    let changed = |filtered| match filtered {
+        Filtered::Changed(bytes) => bytes.to_vec(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(apply(filter, &transactional, &[]), Filtered::Dropped);
+    let emptied = changed(apply(Filter { keep_empty: true, ..filter }, &idempotent, &[]));
+    assert_eq!(emptied.len(), 61);
+    let written = [
+        changed(apply(filter, &data, &[1000, 1001])),
+        emptied,
+        changed(apply(Filter { gets_horizon: true, ..filter }, &marker, &[1006])),
+    ];
+    assert_eq!(padded(&written), golden, "{name} is written differently");
+    let headers = [(1000, 1003, Some(horizon), -1), (1003, 1005, None, 7), (1006, 1007, Some(horizon), -1)];
+    assert_eq!(read(golden, &[&DATA[..2], &[], &MARKER]), headers, "{name} is read differently");
 }
 
 #[test]
