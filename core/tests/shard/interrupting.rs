@@ -35,12 +35,14 @@ impl Newer {
         match self {
             Self::TakeOver => broker.take_over(0, Some(7), &topic_config(&[])).await,
             Self::Relinquish => broker.command(ShardCommand::Relinquish { partition: key(0) }).await,
-            Self::Abandon => {
-                let (done, _) = oneshot::channel();
-                broker.command(ShardCommand::Abandon { topic_id: key(0).topic_id, done }).await;
-            }
+            Self::Abandon => abandon(broker).await,
         }
     }
+}
+
+async fn abandon(broker: &Process) {
+    let (done, _) = oneshot::channel();
+    broker.command(ShardCommand::Abandon { topic_id: key(0).topic_id, done }).await;
 }
 
 /// Interrupts what `begin` begins before each of its calls in turn, with each newer command. Returns the calls.
@@ -148,6 +150,23 @@ fn a_relinquish() {
     for call in ["write at 0", "producers", ".index", "checkpoint.json", "rename to", "manifest.json"] {
         assert!(calls.iter().any(|made| made.contains(call)), "{call}: {calls:?}");
     }
+}
+
+#[test]
+fn an_abandon() {
+    // Nothing is persisted: an abandon waits for the calls of a commit that is under way, and for nothing else.
+    let begin = |broker: Rc<Process>| async move {
+        broker.take_over(0, Some(3), &topic_config(&[])).await;
+        settle(&broker.env).await;
+        if broker.env.gate().stopped_before().is_none() {
+            drop(broker.begin_produce(0, RequiredAcks::All, batch(&broker.env, &["c"])));
+            abandon(&broker).await;
+        }
+    };
+    let calls = at_every_call("abandon", begin);
+    assert!(calls.iter().any(|call| call.contains("write at 0")), "{calls:?}");
+    let persisted = calls.iter().filter(|call| call.contains("checkpoint.json") || call.contains(".index")).count();
+    assert_eq!(persisted, 0, "{calls:?}");
 }
 
 #[test]
