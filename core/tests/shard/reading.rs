@@ -2,8 +2,9 @@
 
 use kaas_core::env::Env;
 use kaas_core::env::memory::{MemoryEnv, Operation};
+use kaas_core::partition::error::{FetchError, LookupError, NotLeading};
 use kaas_core::shard::operation::{
-    FoundOffset, IsolationLevel, ListOffsets, OffsetForLeaderEpoch, OffsetQuery, ShardOperation,
+    Fetch, FetchPartition, FoundOffset, IsolationLevel, ListOffsets, OffsetForLeaderEpoch, OffsetQuery, ShardOperation,
 };
 use kaas_proto::record::{BatchBuilder, Batches};
 use kaas_proto::types::{LeaderEpoch, Offset, TimestampMs};
@@ -151,6 +152,68 @@ fn epochs_end_where_the_chain_says() {
             answer.await.unwrap().into_iter().map(|row| row.map(|(epoch, end)| (epoch.0, end.0)).unwrap()).collect();
         assert_eq!(found, [(1, 2), (2, 4), (3, 6), (3, 6), (9, 6), (-1, -1)]);
     });
+}
+
+/// KIP-320: who believes in another epoch is told so, whatever it asks for; who says nothing, or the right one, is answered.
+#[test]
+fn a_wrong_leader_epoch_is_refused() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        broker.lead(0, Some(5), &topic_config(&[])).await;
+        broker.append(0, "x").await;
+        let current = LeaderEpoch(5);
+        let fenced = |client| Err(NotLeading::FencedLeaderEpoch { client: LeaderEpoch(client), current });
+        let unknown = |client| Err(NotLeading::UnknownLeaderEpoch { client: LeaderEpoch(client), current });
+        for (believed, expected) in [
+            (None, Ok(())),
+            (Some(5), Ok(())),
+            (Some(0), fenced(0)),
+            (Some(4), fenced(4)),
+            (Some(6), unknown(6)),
+            (Some(i32::MAX), unknown(i32::MAX)),
+        ] {
+            let believed = believed.map(LeaderEpoch);
+            assert_eq!(fetch_believing(&broker, believed).await, expected.clone().map_err(FetchError::from));
+            let expected = expected.map_err(LookupError::from);
+            for query in [
+                OffsetQuery::Latest,
+                OffsetQuery::Earliest,
+                OffsetQuery::MaxTimestamp,
+                OffsetQuery::AtOrAfter(TimestampMs(0)),
+            ] {
+                let (reply, answer) = oneshot::channel();
+                let (isolation, partitions) = (IsolationLevel::ReadUncommitted, vec![(key(0), query, believed)]);
+                broker.shard.submit(ShardOperation::ListOffsets(ListOffsets { isolation, partitions, reply }));
+                assert_eq!(answer.await.unwrap().remove(0).map(|_| ()), expected, "{query:?} {believed:?}");
+            }
+            let (reply, answer) = oneshot::channel();
+            let partitions = vec![(key(0), current, believed)];
+            broker.shard.submit(ShardOperation::OffsetForLeaderEpoch(OffsetForLeaderEpoch { partitions, reply }));
+            let end = answer.await.unwrap().remove(0);
+            assert_eq!(end, expected.map(|()| (current, Offset(1))), "{believed:?}");
+        }
+    });
+}
+
+/// From offset 0 on; with success there are records.
+async fn fetch_believing(broker: &Broker, believed: Option<LeaderEpoch>) -> Result<(), FetchError> {
+    let (reply, answer) = oneshot::channel();
+    let wanted = FetchPartition {
+        partition: key(0),
+        offset: Offset(0),
+        max_bytes: usize::MAX,
+        current_leader_epoch: believed,
+        last_fetched_epoch: None,
+    };
+    broker.shard.submit(ShardOperation::Fetch(Fetch {
+        isolation: IsolationLevel::ReadUncommitted,
+        max_bytes: usize::MAX,
+        at_least_one_batch: true,
+        partitions: vec![wanted],
+        reply,
+    }));
+    answer.await.unwrap().remove(0).map(|fetched| assert!(!fetched.records.is_empty()))
 }
 
 #[test]
