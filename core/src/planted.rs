@@ -8,6 +8,10 @@
 pub enum PlantedBug {
     /// A commit counts as durable when its write is sent.
     AcknowledgeBeforeDurable,
+    /// A fence that is there already is taken for the own one.
+    FenceNotExclusive,
+    /// Lower fences stay as they are.
+    NoRevocation,
     /// Records behind the end that the chain gives to a segment count.
     NoTruncation,
     /// A commit is acknowledged without an ask.
@@ -47,8 +51,10 @@ pub enum PlantedBug {
 }
 
 impl PlantedBug {
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::AcknowledgeBeforeDurable,
+        Self::FenceNotExclusive,
+        Self::NoRevocation,
         Self::NoTruncation,
         Self::NoFenceCheck,
         Self::AskBeforeWrite,

@@ -166,7 +166,13 @@ impl<E: Env> Attempt<'_, E> {
         self.check()?;
         self.partition.attempted.set(Some(epoch));
         let path = directory.join(PartitionFile::Fence(epoch).to_string());
-        let file = match self.volume().open(&path, OpenMode::CreateNew).await {
+        let mut opened = self.volume().open(&path, OpenMode::CreateNew).await;
+        if is_planted(PlantedBug::FenceNotExclusive)
+            && opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
+        {
+            opened = self.volume().open(&path, OpenMode::ReadWrite).await;
+        }
+        let file = match opened {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(TakeoverEnd::Superseded { epoch, by: format!("whoever made {}", path.display()).into() });
@@ -183,7 +189,8 @@ impl<E: Env> Attempt<'_, E> {
         let broker = self.partition.context().log.broker;
         let revocation = Revocation { epoch, broker, time_ms: self.env().wall_clock() };
         let mut revoked = Vec::new();
-        for lower in lower_fences(&names, epoch) {
+        let lower = if is_planted(PlantedBug::NoRevocation) { Vec::new() } else { lower_fences(&names, epoch) };
+        for lower in lower {
             let path = self.partition.directory().join(PartitionFile::Fence(lower).to_string());
             match self.volume().overwrite(&path, revocation.encode()).await {
                 Ok(()) => revoked.push(lower),

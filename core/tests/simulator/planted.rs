@@ -28,6 +28,8 @@ macro_rules! each_is_found {
 
 each_is_found! {
     acknowledge_before_durable: AcknowledgeBeforeDurable,
+    fence_not_exclusive: FenceNotExclusive,
+    no_revocation: NoRevocation,
     no_truncation: NoTruncation,
     no_fence_check: NoFenceCheck,
     ask_before_write: AskBeforeWrite,

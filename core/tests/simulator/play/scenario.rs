@@ -24,6 +24,8 @@ use super::run::Summary;
 const MAX_METADATA_BYTES: usize = 4096;
 /// Between the parts of a transaction.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Of a thousand duels, how many are about one epoch.
+const SAME_EPOCH_RATE: u32 = 150;
 /// How wrong a clock may be.
 const CLOCK_ERRORS_MS: [i64; 5] = [-3_000_000, -30_000, 0, 5_000, 20_000];
 /// A clock that is fast makes records look so much older.
@@ -215,7 +217,8 @@ impl Play {
         });
     }
 
-    /// Records are on their way, two brokers take over, and one of them may stop anywhere in the middle.
+    /// Records are on their way, two brokers take over, and one of them may stop anywhere in the middle. Both may be told the
+    /// same epoch, as by two controllers.
     async fn duel(&self, number: usize) {
         let time = self.cluster.simulation().time();
         if let Some(leader) = self.cluster.newest_leader().filter(|_| self.profile.subject == Subject::Partition) {
@@ -228,7 +231,8 @@ impl Play {
         }
         let first = self.any();
         let second = (first + 1) % self.cluster.len();
-        let epochs = (self.cluster.next_epoch(1), self.cluster.next_epoch(1));
+        let epoch = self.cluster.next_epoch(1);
+        let epochs = (epoch, if self.random.chance(SAME_EPOCH_RATE) { epoch } else { self.cluster.next_epoch(1) });
         let (Some(first), Some(second)) = (self.cluster.broker(first), self.cluster.broker(second)) else { return };
         self.cluster.take_over(&first, epochs.0);
         let stops = self.random.chance(500);
