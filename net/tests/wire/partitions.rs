@@ -71,6 +71,48 @@ fn ends_of_epochs_are_told() {
     }
 }
 
+/// KIP-320: fetches and look-ups of whoever believes in another leader epoch; -1 believes in none.
+#[test]
+fn a_wrong_leader_epoch_is_refused() {
+    let broker = Broker::start();
+    let mut client = broker.client();
+    client.produce("x");
+    let (fenced, unknown) = (ErrorCode::FencedLeaderEpoch, ErrorCode::UnknownLeaderEpoch);
+    assert_eq!((fenced as i16, unknown as i16), (74, 75));
+    for (believed, code) in
+        [(-1, ErrorCode::None), (5, ErrorCode::None), (0, fenced), (4, fenced), (6, unknown), (i32::MAX, unknown)]
+    {
+        let believed = LeaderEpoch(believed);
+        for version in 9..=18 {
+            let mut request = crate::support::fetch_request(&[(0, 0)]);
+            request.topics[0].partitions[0].current_leader_epoch = believed;
+            let row = client.call(version, &request).responses.remove(0).partitions.remove(0);
+            assert_eq!((row.error_code, row.records.is_empty()), (code, code != ErrorCode::None), "{believed}");
+        }
+        for version in 4..=11 {
+            let mut request = offsets(TOPIC, &[(0, -1)]);
+            request.topics[0].partitions[0].current_leader_epoch = believed;
+            let response = client.call(version, &request);
+            let row = &response.topics[0].partitions[0];
+            let offset = if code == ErrorCode::None { Offset(1) } else { Offset(-1) };
+            assert_eq!((row.error_code, row.offset), (code, offset), "{believed}");
+        }
+        for version in 2..=4 {
+            let wanted = OffsetForLeaderPartition {
+                leader_epoch: LeaderEpoch(5),
+                current_leader_epoch: believed,
+                ..Default::default()
+            };
+            let topics = vec![OffsetForLeaderTopic { topic: TOPIC.into(), partitions: vec![wanted] }];
+            let request = OffsetForLeaderEpochRequest { topics, ..Default::default() };
+            let response = client.call(version, &request);
+            let row = &response.topics[0].partitions[0];
+            let offset = if code == ErrorCode::None { Offset(1) } else { Offset(-1) };
+            assert_eq!((row.error_code, row.end_offset), (code, offset), "{believed}");
+        }
+    }
+}
+
 /// D49: what follows of deleting records is seen at once.
 #[test]
 fn records_are_deleted_up_to_an_offset() {

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use futures_lite::future::Boxed;
 use kaas_core::env::VolumeSpace;
 use kaas_core::group::operation::GroupOperation;
-use kaas_core::partition::error::FetchError;
+use kaas_core::partition::error::{FetchError, NotLeading};
 use kaas_core::shard::operation::{
     ActiveProducer, Appended, Fetch, FetchPartition, Fetched, FoundOffset, OffsetQuery, Produce, ShardOperation,
     ShardPort, Watch,
@@ -29,6 +29,9 @@ use kaas_proto::types::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, Timestam
 use tokio::sync::oneshot;
 
 use super::Switches;
+
+/// The leader epoch of every partition.
+const EPOCH: LeaderEpoch = LeaderEpoch(5);
 
 #[derive(Default)]
 struct Log {
@@ -97,11 +100,17 @@ impl PretendedShard {
                 state.wake(&self.switches);
             }
             ShardOperation::ListOffsets(list) => {
-                let found = list.partitions.iter().map(|(partition, query, _)| Ok(state.find(*partition, *query)));
+                let found = list.partitions.iter().map(|(partition, query, believed)| {
+                    check_epoch(*believed)?;
+                    Ok(state.find(*partition, *query))
+                });
                 let _ = list.reply.send(found.collect());
             }
             ShardOperation::OffsetForLeaderEpoch(ask) => {
-                let end = |(partition, ..): &(PartitionKey, _, _)| Ok((LeaderEpoch(5), Offset(state.end(*partition))));
+                let end = |(partition, _, believed): &(PartitionKey, _, _)| {
+                    check_epoch(*believed)?;
+                    Ok((EPOCH, Offset(state.end(*partition))))
+                };
                 let _ = ask.reply.send(ask.partitions.iter().map(end).collect());
             }
             ShardOperation::DeleteRecords(delete) => {
@@ -152,6 +161,15 @@ impl PretendedShard {
     }
 }
 
+/// As `Leader::check_epoch`.
+fn check_epoch(believed: Option<LeaderEpoch>) -> Result<(), NotLeading> {
+    match believed {
+        Some(client) if client < EPOCH => Err(NotLeading::FencedLeaderEpoch { client, current: EPOCH }),
+        Some(client) if client > EPOCH => Err(NotLeading::UnknownLeaderEpoch { client, current: EPOCH }),
+        Some(_) | None => Ok(()),
+    }
+}
+
 impl State {
     fn end(&self, partition: PartitionKey) -> i64 {
         self.logs.get(&partition).map_or(0, |log| log.end)
@@ -174,6 +192,7 @@ impl State {
         let (mut left, mut any) = (fetch.max_bytes, false);
         let empty = Log::default();
         let read = |partition: &FetchPartition| {
+            check_epoch(partition.current_leader_epoch)?;
             let log = self.logs.get(&partition.partition).unwrap_or(&empty);
             if partition.offset.0 < log.start || partition.offset.0 > log.end {
                 let (log_start, end) = (Offset(log.start), Offset(log.end));
@@ -235,7 +254,7 @@ impl State {
             OffsetQuery::AtOrAfter(time) if time.0 <= 1000 => (0, 1000),
             OffsetQuery::AtOrAfter(_) => (-1, -1),
         };
-        FoundOffset { offset: Offset(offset), timestamp: TimestampMs(timestamp), leader_epoch: LeaderEpoch(5) }
+        FoundOffset { offset: Offset(offset), timestamp: TimestampMs(timestamp), leader_epoch: EPOCH }
     }
 
     fn group(&mut self, operation: GroupOperation) {
