@@ -25,6 +25,10 @@ const REJECTED: MetricName = MetricName::counter(
     "kaas_cluster_stale_assignments_total",
     "Assignments of deposed controllers that were found and ignored.",
 );
+const FORGOTTEN: MetricName = MetricName::counter(
+    "kaas_cluster_releases_forgotten_total",
+    "Times that too many partitions were let go of ahead of the assignment: their new leaders waited.",
+);
 
 #[expect(clippy::cast_precision_loss, reason = "metrics are floating point")]
 pub(super) fn add(exposition: &mut Exposition, health: &ClusterHealth) {
@@ -39,6 +43,7 @@ pub(super) fn add(exposition: &mut Exposition, health: &ClusterHealth) {
         (VOLUME_AGE, numbers.volume_silent.as_secs_f64()),
         (WRITTEN, numbers.written as f64),
         (REJECTED, numbers.rejected as f64),
+        (FORGOTTEN, numbers.forgotten_releases as f64),
     ] {
         exposition.number(name, Vec::new(), value);
     }

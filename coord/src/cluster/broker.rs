@@ -164,6 +164,7 @@ pub(crate) async fn run(
         watcher: Rc::clone(&watcher),
         status: Rc::clone(&status),
         answers: Rc::clone(&answers),
+        member: Rc::clone(&member),
         controller: Rc::clone(&controller_facts),
     };
     let admin = Admin::new(Rc::clone(&state), commands.clone(), Rc::clone(&outbox), stopping.subscribe(), facts);
@@ -215,7 +216,7 @@ pub(crate) async fn run(
                     seen.look();
                 }
             }
-            Told::Released(partition) => hearing.released(partition),
+            Told::Released(partition, epoch) => hearing.released(partition, epoch),
         }),
     };
     spawn_local(client.run());

@@ -21,6 +21,8 @@ use kaas_proto::format::assignment::Assignment;
 use kaas_proto::types::{BrokerId, Incarnation, LeaderEpoch, TopicId};
 use tokio::time::Instant;
 
+use super::releases::Releases;
+
 /// How long a new leader waits for the word of the one before it. Then it takes over without: the fence stops that one.
 pub const HANDOVER_WAIT: Duration = Duration::from_millis(500);
 
@@ -93,8 +95,8 @@ pub struct Follower {
     topics: BTreeSet<TopicId>,
     /// Topics that are gone, though an assignment may still name them.
     deleted: HashSet<TopicId>,
-    /// Partitions that were let go for this broker before it was told to lead them.
-    released: HashSet<PartitionKey>,
+    /// What may be let go for this broker, before it was told to lead it.
+    releases: Releases,
 }
 
 impl Follower {
@@ -106,7 +108,7 @@ impl Follower {
             held: HashMap::new(),
             topics: BTreeSet::new(),
             deleted: HashSet::new(),
-            released: HashSet::new(),
+            releases: Releases::default(),
         }
     }
 
@@ -130,9 +132,9 @@ impl Follower {
                 self.assigned(key, &partition.topic, partition.epoch, partition.previous, now, &mut steps);
             }
         }
-        self.released.clear();
         let topics: BTreeSet<TopicId> = assignment.partitions.iter().map(|partition| partition.topic_id).collect();
-        let gone: Vec<TopicId> = self.topics.difference(&topics).copied().collect();
+        let gone: BTreeSet<TopicId> = self.topics.difference(&topics).copied().collect();
+        self.releases.settle(assignment, &gone);
         self.topics = topics;
         for topic_id in gone {
             // Once it is in no assignment, it never is again.
@@ -157,7 +159,8 @@ impl Follower {
         now: Instant,
         steps: &mut Vec<Step>,
     ) {
-        let must_wait = previous.is_some_and(|previous| previous != self.broker) && !self.released.contains(&partition);
+        let others = previous.is_some_and(|previous| previous != self.broker);
+        let must_wait = others && !self.releases.precede(partition, epoch);
         let take_over = Step::TakeOver { partition, topic: Arc::clone(topic), epoch };
         match self.held.get_mut(&partition) {
             None => {
@@ -222,17 +225,24 @@ impl Follower {
         self.deleted.contains(&topic_id)
     }
 
-    /// The broker that led the partition before has let go of it.
-    pub fn released(&mut self, partition: PartitionKey) -> Option<Step> {
+    /// A broker that led the partition, with this epoch, has let go of it.
+    pub fn released(&mut self, partition: PartitionKey, epoch: LeaderEpoch) -> Option<Step> {
         match self.held.get_mut(&partition) {
             Some(held) if matches!(held.state, State::Awaiting { .. }) => Some(held.begin(partition)),
-            Some(_) => None,
+            // It was before this broker.
+            Some(held) if epoch < held.epoch => None,
             // It may be ahead of the assignment that tells why.
-            None => {
-                self.released.insert(partition);
+            Some(_) | None => {
+                self.releases.note(partition, epoch);
                 None
             }
         }
+    }
+
+    /// How often releases were forgotten, because there were too many.
+    #[must_use]
+    pub fn forgotten_releases(&self) -> u64 {
+        self.releases.forgotten()
     }
 
     /// Takes over what was waited for long enough.

@@ -87,8 +87,8 @@ fn a_handover_is_waited_for_but_not_for_long() {
     let (mut follower, now) = (follower(), Instant::now());
     let plan = assignment(&[(ME, 3, Some(OTHER)), (ME, 5, Some(OTHER))]);
     assert_eq!(follower.adopt(&plan, now), []);
-    assert_eq!(follower.released(key(1)), Some(take_over(1, 5)));
-    assert_eq!(follower.released(key(1)), None, "once");
+    assert_eq!(follower.released(key(1), LeaderEpoch(4)), Some(take_over(1, 5)));
+    assert_eq!(follower.released(key(1), LeaderEpoch(4)), None, "once");
     assert_eq!(follower.next_deadline(), Some(now + HANDOVER_WAIT));
     assert_eq!(follower.clock(now), []);
     assert_eq!(follower.clock(now + HANDOVER_WAIT), [take_over(0, 3)]);
@@ -98,8 +98,35 @@ fn a_handover_is_waited_for_but_not_for_long() {
 #[test]
 fn a_release_may_come_before_the_assignment() {
     let (mut follower, now) = (follower(), Instant::now());
-    assert_eq!(follower.released(key(0)), None);
+    assert_eq!(follower.released(key(0), LeaderEpoch(2)), None);
     assert_eq!(follower.adopt(&assignment(&[(ME, 3, Some(OTHER))]), now), [take_over(0, 3)]);
+}
+
+#[test]
+fn a_release_outlives_assignments_that_are_older() {
+    let (mut follower, now) = (follower(), Instant::now());
+    let older = assignment(&[(OTHER, 2, None), (OTHER, 1, None)]);
+    assert_eq!(follower.adopt(&older, now), []);
+    assert_eq!(follower.released(key(0), LeaderEpoch(2)), None);
+    assert_eq!(follower.adopt(&older, now), [], "something else has changed");
+    let mine = assignment(&[(ME, 3, Some(OTHER)), (OTHER, 1, None)]);
+    assert_eq!(follower.adopt(&mine, now), [take_over(0, 3)]);
+    // The next handover is another one.
+    follower.adopt(&assignment(&[(OTHER, 4, Some(ME)), (OTHER, 1, None)]), now);
+    follower.changed(key(0), &PartitionChange::Relinquished { epoch: LeaderEpoch(3) });
+    assert_eq!(follower.adopt(&assignment(&[(ME, 5, Some(OTHER)), (OTHER, 1, None)]), now), []);
+    assert_eq!(follower.released(key(0), LeaderEpoch(4)), Some(take_over(0, 5)));
+}
+
+#[test]
+fn a_release_may_come_before_this_broker_itself_has_let_go() {
+    let (mut follower, now) = (follower(), Instant::now());
+    follower.adopt(&assignment(&[(ME, 3, None)]), now);
+    assert_eq!(follower.released(key(0), LeaderEpoch(2)), None, "that was before this broker");
+    assert_eq!(follower.released(key(0), LeaderEpoch(4)), None, "of an assignment that is still to come here");
+    follower.adopt(&assignment(&[(OTHER, 4, Some(ME))]), now);
+    follower.changed(key(0), &PartitionChange::Relinquished { epoch: LeaderEpoch(3) });
+    assert_eq!(follower.adopt(&assignment(&[(ME, 5, Some(OTHER))]), now), [take_over(0, 5)]);
 }
 
 #[test]

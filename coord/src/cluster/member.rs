@@ -244,13 +244,18 @@ impl Member {
     }
 
     /// The former leader of a partition has let go of it.
-    pub(crate) fn released(&self, partition: PartitionKey) {
-        let step = self.follower.borrow_mut().released(partition);
+    pub(crate) fn released(&self, partition: PartitionKey, epoch: LeaderEpoch) {
+        let step = self.follower.borrow_mut().released(partition, epoch);
         if let Some(step) = step
             && let Err(full) = self.carry_out(vec![step])
         {
             tracing::error!("{full}");
         }
+    }
+
+    /// How often releases were forgotten, because there were too many.
+    pub(crate) fn forgotten_releases(&self) -> u64 {
+        self.follower.borrow().forgotten_releases()
     }
 
     /// What a session with a controller begins with.

@@ -23,6 +23,7 @@ pub mod plan;
 pub mod ports;
 mod provision;
 pub mod registry;
+pub mod releases;
 #[cfg(test)]
 mod sample;
 mod shown;

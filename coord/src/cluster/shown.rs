@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::controller::ControllerFacts;
 use super::health::ShardsAnswer;
 use super::heartbeat::client::Status;
+use super::member::Member;
 use super::ports::Leadership;
 use super::watcher::Watcher;
 
@@ -23,6 +24,7 @@ pub(crate) struct ClusterHealth {
     pub(crate) watcher: Rc<Watcher>,
     pub(crate) status: Rc<Status>,
     pub(crate) answers: Rc<ShardsAnswer>,
+    pub(crate) member: Rc<Member>,
     pub(crate) controller: Rc<ControllerFacts>,
 }
 
@@ -36,6 +38,7 @@ pub(crate) struct Numbers {
     pub(crate) volume_silent: Duration,
     pub(crate) written: u64,
     pub(crate) rejected: u64,
+    pub(crate) forgotten_releases: u64,
 }
 
 impl std::fmt::Debug for ClusterHealth {
@@ -72,6 +75,7 @@ impl ClusterHealth {
             volume_silent: self.watcher.age(),
             written: self.controller.written.get(),
             rejected: self.watcher.rejected(),
+            forgotten_releases: self.member.forgotten_releases(),
         }
     }
 

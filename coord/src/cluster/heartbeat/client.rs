@@ -8,7 +8,7 @@ use std::time::Duration;
 use kaas_proto::control::PartitionKey;
 use kaas_proto::format::assignment::{Assignment, RegisteredBroker};
 use kaas_proto::heartbeat::{BrokerMessage, ControllerMessage};
-use kaas_proto::types::{AssignmentVersion, ControllerEpoch};
+use kaas_proto::types::{AssignmentVersion, ControllerEpoch, LeaderEpoch};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -114,8 +114,8 @@ impl Status {
 pub enum Told {
     /// There is an assignment of this generation.
     Assignment(ControllerEpoch, AssignmentVersion),
-    /// Whoever led the partition before has let go of it.
-    Released(PartitionKey),
+    /// Whoever led the partition before, with this epoch, has let go of it.
+    Released(PartitionKey, LeaderEpoch),
 }
 
 /// Control thread. What a session needs.
@@ -262,7 +262,7 @@ impl Client {
             (self.hear)(Told::Assignment(epoch, AssignmentVersion(message.assignment_version)));
         }
         for released in message.relinquished.iter().filter_map(report) {
-            (self.hear)(Told::Released(released.partition));
+            (self.hear)(Told::Released(released.partition, released.epoch));
         }
     }
 }

@@ -129,7 +129,8 @@ async fn a_session_carries_news_both_ways_and_ends_with_the_controller() {
                 timeout(DEADLINE, both.heard.notified()).await.unwrap();
             }
             let assignment = Told::Assignment(ControllerEpoch(4), AssignmentVersion(17));
-            assert_eq!(*both.told.borrow(), [assignment, Told::Released(PartitionKey::of_slot(SlotId(3)))]);
+            let Report { partition, epoch, .. } = slot_report(What::Relinquished);
+            assert_eq!(*both.told.borrow(), [assignment, Told::Released(partition, epoch)]);
 
             // The controller is deposed, and another one elected in the same place.
             drop((to_broker, events));
