@@ -58,6 +58,9 @@ pub struct Registry {
 impl Registry {
     /// What a new controller knows: the brokers of the last assignment. Those that were alive then, and whose endpoint is
     /// ready if that is known, are presumed to be alive still. `own` is the controller itself.
+    ///
+    /// That no endpoint at all is ready says nothing of the brokers: it is so where nobody fills in endpoints, and the controller,
+    /// which runs, is not among them either.
     #[must_use]
     pub fn new(
         own: RegisteredBroker,
@@ -67,6 +70,7 @@ impl Registry {
         now: Instant,
     ) -> Self {
         let controller = own.id;
+        let ready = ready.filter(|ready| !ready.is_empty());
         let row = |broker: &RegisteredBroker| {
             let presumed = broker.health == BrokerHealth::Alive && ready.is_none_or(|ready| ready.contains(&broker.id));
             let wait = if former_controller == Some(broker.id) { FORMER_CONTROLLER_WAIT } else { BOOTSTRAP_WAIT };
@@ -293,6 +297,9 @@ mod tests {
         let registry = Registry::new(alive(1), &former, None, Some(&ready), now);
         assert_eq!(registry.candidates(), ids(&[1, 2]));
         assert_eq!(registry.incarnation(BrokerId(1)), Some(Incarnation(1)), "its own row is its own");
+
+        let registry = Registry::new(alive(1), &former, None, Some(&ids(&[])), now);
+        assert_eq!(registry.candidates(), ids(&[1, 2, 3]), "no endpoint is ready: nobody fills them in");
 
         let mut registry = Registry::new(alive(1), &former, None, None, now);
         assert_eq!(registry.candidates(), ids(&[1, 2, 3]), "nothing is known of endpoints");
