@@ -31,7 +31,10 @@ const IDLE_SECONDS: u64 = 10;
 /// Runs everything and prints the ratios with their targets.
 pub(crate) fn print(dir: &Path, binary: &Path) -> Result<()> {
     let data_dir = tempfile::Builder::new().prefix("bench-").tempdir_in(dir)?;
+    let began = Instant::now();
     let broker = Broker::start(&BrokerOptions::new(binary, data_dir.path()))?;
+    Client::connect(broker.kafka())?;
+    println!("started in {} ms (target 1000): from the process to a connection", began.elapsed().as_millis());
     broker.wait_ready()?;
     latency(dir, &broker)?;
     throughput(dir, &broker)?;
