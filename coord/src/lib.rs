@@ -11,6 +11,7 @@ pub mod kubernetes;
 pub mod leadership;
 mod log_limit;
 mod outbox;
+mod shard_pings;
 pub mod shards;
 mod signals;
 pub mod standalone;

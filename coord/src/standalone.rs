@@ -24,6 +24,7 @@ use crate::admin::{Admin, Facts};
 use crate::cluster_id::{self, ClusterIdError};
 use crate::cluster_state::{ClusterState, Superseded};
 use crate::outbox::{Outbox, OutboxFull};
+use crate::shard_pings::ShardsAnswer;
 use crate::shards::{ShardHangs, first_ended, stop_shards};
 use crate::signals::Signals;
 use crate::successor::wait_for_successor;
@@ -129,10 +130,13 @@ pub(crate) async fn run(
         limit,
         reserve,
     ));
-    let admin =
-        Rc::new(Admin::new(Rc::clone(&state), commands.clone(), Rc::clone(&outbox), stopping.subscribe(), facts));
+    let answers = Rc::new(ShardsAnswer::default());
+    let (of_admin, stopped) = (Rc::clone(&answers), stopping.subscribe());
+    let admin = Admin::new(Rc::clone(&state), commands.clone(), Rc::clone(&outbox), of_admin, stopped, facts);
 
-    spawn_local(admin.serve(admin_listener));
+    spawn_local(Rc::new(admin).serve(admin_listener));
+    let shards = commands.clone();
+    spawn_local(async move { answers.watch(&shards).await });
     topics.take_over_all()?;
     let serving = Rc::clone(&topics);
     spawn_local(async move { serving.serve(requests).await });

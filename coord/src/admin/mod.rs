@@ -30,6 +30,7 @@ use crate::cluster_state::ClusterState;
 use crate::leadership::Counts;
 use crate::log_limit::may_log;
 use crate::outbox::Outbox;
+use crate::shard_pings::ShardsAnswer;
 use prometheus::Exposition;
 
 mod cluster_metrics;
@@ -66,6 +67,7 @@ pub struct Admin {
     state: Rc<RefCell<ClusterState>>,
     shards: Vec<mpsc::Sender<ShardCommand>>,
     outbox: Rc<Outbox>,
+    answers: Rc<ShardsAnswer>,
     stopping: watch::Receiver<bool>,
     facts: Facts,
     cluster: Option<ClusterHealth>,
@@ -89,6 +91,7 @@ impl Admin {
         state: Rc<RefCell<ClusterState>>,
         shards: Vec<mpsc::Sender<ShardCommand>>,
         outbox: Rc<Outbox>,
+        answers: Rc<ShardsAnswer>,
         stopping: watch::Receiver<bool>,
         facts: Facts,
     ) -> Self {
@@ -96,6 +99,7 @@ impl Admin {
             state,
             shards,
             outbox,
+            answers,
             stopping,
             facts,
             cluster: None,
@@ -205,6 +209,9 @@ impl Admin {
     fn unready(&self, counts: Counts) -> Option<String> {
         if *self.stopping.borrow() {
             return Some("it is stopping".to_owned());
+        }
+        if !self.answers.is_fine() {
+            return Some("a shard does not answer".to_owned());
         }
         if let Some(reason) = self.cluster.as_ref().and_then(ClusterHealth::unready) {
             return Some(reason.to_owned());

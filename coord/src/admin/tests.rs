@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::LocalSet;
 
 use super::*;
+use crate::cluster::sample;
 
 const APPENDS: MetricName =
     MetricName { name: "kaas_appends_total", help: "Batches appended.", kind: MetricKind::Counter };
@@ -33,7 +34,9 @@ fn admin() -> (Rc<Admin>, Rc<RefCell<ClusterState>>, watch::Sender<bool>) {
     let state = Rc::new(RefCell::new(ClusterState::new(view)));
     let facts = Facts { version: "1.2.3", mode: "standalone", started: std::time::Instant::now() };
     let outbox = Rc::new(Outbox::start(&commands));
-    let admin = Admin::new(Rc::clone(&state), commands, outbox, stopping.subscribe(), facts);
+    let answers = Rc::new(ShardsAnswer::default());
+    answers.note(true);
+    let admin = Admin::new(Rc::clone(&state), commands, outbox, answers, stopping.subscribe(), facts);
     (Rc::new(admin), state, stopping)
 }
 
@@ -184,4 +187,98 @@ async fn a_new_topic_makes_a_broker_unready_only_when_it_takes_long_and_a_takeov
     assert_eq!(reason(), one, "it should have been there long ago");
     state.borrow_mut().apply([leads(partition)]);
     assert_eq!(reason(), None);
+}
+
+fn slot(slot: u8, change: PartitionChange) -> ShardEvent {
+    ShardEvent { shard: ShardId(0), partition: PartitionKey::of_slot(SlotId(slot)), change }
+}
+
+/// An admin endpoint of which all slots are led.
+fn ready_admin() -> (Admin, Rc<RefCell<ClusterState>>) {
+    let (admin, state, _) = admin();
+    state.borrow_mut().apply((0..50).map(|id| slot(id, PartitionChange::Leading { epoch: LeaderEpoch(1) })));
+    (Rc::into_inner(admin).unwrap(), state)
+}
+
+#[tokio::test]
+async fn a_broker_with_a_silent_shard_is_not_ready_alone_and_in_a_cluster() {
+    LocalSet::new()
+        .run_until(async {
+            let (alone, _state) = ready_admin();
+            let (member, state) = ready_admin();
+            let (health, shown) = sample::shown(&state, &member.outbox);
+            shown.follow(sample::assignment(4, 17));
+            for admin in [alone, member.in_cluster(health)] {
+                let answers = Rc::clone(&admin.answers);
+                let address = listen(Rc::new(admin)).await;
+                assert!(request(address, "GET /readyz").await.starts_with("HTTP/1.1 200"));
+                // Long enough to count.
+                while answers.is_fine() {
+                    answers.note(false);
+                }
+                let answer = request(address, "GET /readyz").await;
+                assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("a shard does not answer"), "{answer}");
+                answers.note(true);
+                assert!(request(address, "GET /readyz").await.starts_with("HTTP/1.1 200"));
+            }
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn why_a_broker_of_a_cluster_is_not_ready() {
+    LocalSet::new()
+        .run_until(async {
+            let (admin, state) = ready_admin();
+            let (health, shown) = sample::shown(&state, &admin.outbox);
+            let admin = admin.in_cluster(health);
+            let reason = || admin.unready(state.borrow().leadership().counts());
+            let unknown = Some("no assignment knows this broker yet".to_owned());
+            assert_eq!(reason(), unknown);
+            let mut assignment = sample::assignment(4, 17);
+            assignment.brokers[0].incarnation.0 += 1;
+            shown.follow(assignment);
+            assert_eq!(reason(), unknown, "it knows another life of it");
+            shown.follow(sample::assignment(4, 18));
+            assert_eq!(reason(), None);
+            let superseded = PartitionChange::Superseded { epoch: LeaderEpoch(2), by: "broker 2".into() };
+            state.borrow_mut().leadership_mut().apply(slot(3, superseded));
+            assert_eq!(reason().as_deref(), Some("1 partitions are led by others and not assigned anew yet"));
+            shown.status.set_draining();
+            assert_eq!(reason().as_deref(), Some("it is about to leave"));
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn health_tells_epochs_versions_and_ages() {
+    LocalSet::new()
+        .run_until(async {
+            let (admin, state) = ready_admin();
+            let (health, shown) = sample::shown(&state, &admin.outbox);
+            let admin = admin.in_cluster(health);
+            let before = &admin.health()["cluster"];
+            for absent in ["term", "assignment", "controllerHeardMsAgo"] {
+                assert!(before[absent].is_null(), "{before}");
+            }
+            assert_eq!(before["election"]["role"], "unknown");
+
+            shown.elect(3, 4);
+            shown.follow(sample::assignment(4, 17));
+            tokio::time::advance(Duration::from_millis(200)).await;
+            shown.status.note_heard();
+            tokio::time::advance(Duration::from_millis(50)).await;
+            let cluster = &admin.health()["cluster"];
+            assert_eq!(
+                cluster["election"],
+                json!({ "role": "controller", "leaseTransitions": 3, "mayActForMs": 9750 })
+            );
+            assert_eq!((&cluster["term"]["epoch"], &cluster["term"]["assignmentsWritten"]), (&json!(4), &json!(1)));
+            let assignment = &cluster["assignment"];
+            assert_eq!((&assignment["controllerEpoch"], &assignment["version"]), (&json!(4), &json!(17)));
+            assert_eq!((&assignment["controller"], &assignment["followedForMs"]), (&json!(1), &json!(250)));
+            assert_eq!(cluster["controllerHeardMsAgo"], 50);
+            assert_eq!(cluster["volumeAnsweredMsAgo"], 250, "nothing has looked since the start");
+        })
+        .await;
 }

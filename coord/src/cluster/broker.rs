@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::assignment_file::AssignmentFile;
 use super::controller::{Candidate, ControllerFacts};
-use super::health::{self, ShardsAnswer};
+use super::health;
 use super::heartbeat::client::{Client, ClientTls, Status, Told};
 use super::heartbeat::server;
 use super::heartbeat::tls::{self, Tls, TlsFiles};
@@ -33,6 +33,7 @@ use crate::admin::{Admin, Facts};
 use crate::cluster_id;
 use crate::cluster_state::ClusterState;
 use crate::outbox::{Outbox, OutboxFull};
+use crate::shard_pings::ShardsAnswer;
 use crate::shards::{ShardHangs, first_ended, stop_shards};
 use crate::signals::Signals;
 use crate::standalone::PrepareError;
@@ -163,11 +164,11 @@ pub(crate) async fn run(
         own: options.own.clone(),
         watcher: Rc::clone(&watcher),
         status: Rc::clone(&status),
-        answers: Rc::clone(&answers),
         member: Rc::clone(&member),
         controller: Rc::clone(&controller_facts),
     };
-    let admin = Admin::new(Rc::clone(&state), commands.clone(), Rc::clone(&outbox), stopping.subscribe(), facts);
+    let (of_admin, stopped) = (Rc::clone(&answers), stopping.subscribe());
+    let admin = Admin::new(Rc::clone(&state), commands.clone(), Rc::clone(&outbox), of_admin, stopped, facts);
     spawn_local(Rc::new(admin.in_cluster(health)).serve(admin_listener));
 
     spawn_local(lift(floor, watcher.accepted()));

@@ -25,7 +25,7 @@ mod provision;
 pub mod registry;
 pub mod releases;
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 mod shown;
 pub mod slots;
 pub mod stand_in;

@@ -10,7 +10,6 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::controller::ControllerFacts;
-use super::health::ShardsAnswer;
 use super::heartbeat::client::Status;
 use super::member::Member;
 use super::ports::Leadership;
@@ -23,7 +22,6 @@ pub(crate) struct ClusterHealth {
     pub(crate) own: RegisteredBroker,
     pub(crate) watcher: Rc<Watcher>,
     pub(crate) status: Rc<Status>,
-    pub(crate) answers: Rc<ShardsAnswer>,
     pub(crate) member: Rc<Member>,
     pub(crate) controller: Rc<ControllerFacts>,
 }
@@ -48,14 +46,12 @@ impl std::fmt::Debug for ClusterHealth {
 }
 
 impl ClusterHealth {
-    /// Why this broker should not be sent clients, beside partitions that are still to come.
+    /// Why this broker should not be sent clients, beside shards that are silent and partitions that are still to come.
     pub(crate) fn unready(&self) -> Option<&'static str> {
         let assignment = self.assignment.borrow();
         let row = assignment.as_ref().and_then(|assignment| assignment.broker(self.own.id));
         if self.status.is_draining() {
             Some("it is about to leave")
-        } else if !self.answers.is_fine() {
-            Some("a shard does not answer")
         } else if row.is_none_or(|row| row.incarnation != self.own.incarnation) {
             Some("no assignment knows this broker yet")
         } else {
@@ -105,11 +101,13 @@ impl ClusterHealth {
             "election": election,
             "term": term,
             "connectedToController": self.status.is_connected(),
+            "controllerHeardMsAgo": self.status.controller_silent().map(millis),
             "healthy": self.status.is_healthy(),
             "draining": self.status.is_draining(),
             "assignment": assignment.as_ref().map(|assignment| json!({
                 "controllerEpoch": assignment.controller_epoch,
                 "version": assignment.assignment_version,
+                "followedForMs": self.watcher.followed_for().map(millis),
                 "controller": assignment.controller,
                 "brokers": assignment.brokers.iter().map(|broker| json!({
                     "id": broker.id, "health": broker.health,

@@ -52,6 +52,7 @@ pub struct Watcher {
     accepted: watch::Sender<Option<Arc<Assignment>>>,
     look: Notify,
     read_at: Cell<Instant>,
+    accepted_at: Cell<Option<Instant>>,
     rejected: Cell<u64>,
 }
 
@@ -64,6 +65,7 @@ impl Watcher {
             accepted: watch::Sender::new(None),
             look: Notify::new(),
             read_at: Cell::new(Instant::now()),
+            accepted_at: Cell::new(None),
             rejected: Cell::new(0),
         })
     }
@@ -83,6 +85,12 @@ impl Watcher {
     #[must_use]
     pub fn age(&self) -> Duration {
         self.read_at.get().elapsed()
+    }
+
+    /// For how long the newest assignment has been followed.
+    #[must_use]
+    pub fn followed_for(&self) -> Option<Duration> {
+        self.accepted_at.get().map(|at| at.elapsed())
     }
 
     /// How many were found that may not be followed.
@@ -125,7 +133,7 @@ impl Watcher {
         }
     }
 
-    fn offer(&self, found: Assignment) -> Result<(), Stale> {
+    pub(super) fn offer(&self, found: Assignment) -> Result<(), Stale> {
         let lease_transitions = match &*self.leadership.borrow() {
             Leadership::Unknown => 0,
             Leadership::Follower { lease_transitions, .. } | Leadership::Controller { lease_transitions, .. } => {
@@ -135,6 +143,7 @@ impl Watcher {
         let checked = check_fresh(self.accepted.borrow().as_deref(), lease_transitions, &found);
         match checked {
             Ok(()) => {
+                self.accepted_at.set(Some(Instant::now()));
                 self.accepted.send_replace(Some(Arc::new(found)));
             }
             Err(_) => self.rejected.set(self.rejected.get() + 1),

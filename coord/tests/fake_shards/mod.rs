@@ -82,6 +82,7 @@ fn obey(mut link: ShardLink, accident: Accident, journal: &Journal) {
                 done.send(()).unwrap();
                 return;
             }
+            ShardCommand::Ping { reply } => drop(reply.send(())),
             other => panic!("unexpected {other:?}"),
         }
     }

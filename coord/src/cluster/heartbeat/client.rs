@@ -10,7 +10,7 @@ use kaas_proto::format::assignment::{Assignment, RegisteredBroker};
 use kaas_proto::heartbeat::{BrokerMessage, ControllerMessage};
 use kaas_proto::types::{AssignmentVersion, ControllerEpoch, LeaderEpoch};
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
 
@@ -38,6 +38,7 @@ pub struct Status {
     draining: Cell<bool>,
     applied: Cell<(ControllerEpoch, AssignmentVersion)>,
     connected: Cell<bool>,
+    heard_at: Cell<Option<Instant>>,
     reports: RefCell<Vec<Report>>,
     changed: Notify,
 }
@@ -88,6 +89,17 @@ impl Status {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.connected.get()
+    }
+
+    /// How long ago a controller has last said something.
+    #[must_use]
+    pub fn controller_silent(&self) -> Option<Duration> {
+        self.heard_at.get().map(|at| at.elapsed())
+    }
+
+    /// A controller says something.
+    pub fn note_heard(&self) {
+        self.heard_at.set(Some(Instant::now()));
     }
 
     fn message(&self) -> BrokerMessage {
@@ -257,6 +269,7 @@ impl Client {
     }
 
     fn hear(&self, message: &ControllerMessage) {
+        self.status.note_heard();
         if message.assignment_version > 0 {
             let epoch = ControllerEpoch(message.controller_epoch);
             (self.hear)(Told::Assignment(epoch, AssignmentVersion(message.assignment_version)));
