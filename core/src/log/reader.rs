@@ -132,8 +132,9 @@ impl<E: Env> LedLog<E> {
         let mut check = BatchCheck::new(segment.name, Some(first_offset));
         let mut passed_offset = first_offset;
         let mut wanted = progress.budget.clamp(MIN_READ_BYTES, MAX_READ_BYTES);
+        let mut least = MIN_READ_BYTES;
         loop {
-            let window = self.read_window(segment, &open, position, wanted).await?;
+            let window = self.read_window(segment, &open, position, least, wanted).await?;
             self.extend_index(segment, &open, position, &window.bytes, limit);
             let (before, end) = (progress.offset, progress.end);
             progress.end = limit;
@@ -155,7 +156,7 @@ impl<E: Env> LedLog<E> {
                     if needed > MAX_READ_BYTES && !progress.fits(needed) {
                         return Ok(SegmentRead::Progress);
                     }
-                    wanted = needed.max(wanted);
+                    (least, wanted) = (needed, needed.max(wanted));
                     if needed > MAX_READ_BYTES && position + needed as u64 > open.file.size().await? {
                         return Ok(SegmentRead::Passed(passed_offset));
                     }
@@ -183,18 +184,20 @@ impl<E: Env> LedLog<E> {
         opened.map_err(|error| self.unreadable(segment, &error))
     }
 
-    /// Bytes of a segment from a batch boundary on: those that were read ahead, or else from the volume.
+    /// Bytes of a segment from a batch boundary on: those that were read ahead, if they are `least`, or else so many as are
+    /// `wanted` from the volume.
     async fn read_window(
         &self,
         segment: &Segment<FileOf<E>>,
         open: &OpenSegment<FileOf<E>>,
         position: u64,
+        least: usize,
         wanted: usize,
     ) -> io::Result<Window> {
         // A sequential consumer takes what there is, and begins the next read in time.
-        if let Some(chunk) = self.context.read_ahead.find(self.id, segment.name, position, wanted.min(MIN_READ_BYTES))
+        if let Some(chunk) = self.context.read_ahead.find(self.id, segment.name, position, least)
             && let Some(bytes) = chunk.from(position).await
-            && bytes.len() >= wanted.min(MIN_READ_BYTES)
+            && bytes.len() >= least
         {
             return Ok(Window { bytes, is_last: false });
         }
@@ -248,7 +251,7 @@ impl<E: Env> LedLog<E> {
         limit: Offset,
         mut visit: impl FnMut(RecordBatchView<'_>) -> ControlFlow<()>,
     ) -> io::Result<()> {
-        let mut wanted = MIN_READ_BYTES;
+        let (mut least, mut wanted) = (MIN_READ_BYTES, MIN_READ_BYTES);
         let first_offset = {
             let index = open.index.borrow();
             // Elsewhere the first batch tells.
@@ -258,7 +261,7 @@ impl<E: Env> LedLog<E> {
         let mut next_offset = first_offset.unwrap_or(segment.start);
         let mut check = BatchCheck::new(segment.name, first_offset);
         while next_offset < limit {
-            let window = self.read_window(segment, open, position, wanted).await?;
+            let window = self.read_window(segment, open, position, least, wanted).await?;
             self.extend_index(segment, open, position, &window.bytes, limit);
             let mut rest = &window.bytes[..];
             let stop = loop {
@@ -285,8 +288,10 @@ impl<E: Env> LedLog<E> {
                 // Compaction may leave no record at the end.
                 _ if segment.may_end_at(position) && only_zeros(rest) => return Ok(()),
                 _ if window.is_last => return Err(self.lost(segment, next_offset, limit)),
-                BatchError::Empty => wanted = MAX_READ_BYTES,
-                BatchError::TooShort { needed, .. } if needed <= MAX_BATCH_BYTES => wanted = needed.max(MAX_READ_BYTES),
+                BatchError::Empty => (least, wanted) = (MIN_READ_BYTES, MAX_READ_BYTES),
+                BatchError::TooShort { needed, .. } if needed <= MAX_BATCH_BYTES => {
+                    (least, wanted) = (needed, needed.max(MAX_READ_BYTES));
+                }
                 _ => return Err(self.damaged(segment, position)),
             }
             self.context.env.yield_now().await;

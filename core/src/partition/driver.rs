@@ -1,6 +1,7 @@
 //! The task of a partition: carries out what is wanted, one action at a time, until nothing is left to do.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_lite::future;
@@ -96,6 +97,7 @@ impl<E: Env> Partition<E> {
         self.leader.replace(Some(Rc::clone(&leader)));
         self.enter(State::Leading);
         self.refusal.take();
+        self.told.take();
         self.failures.set(0);
         if self.volume_full.replace(false) {
             // Retention may make room, if there is enough to say so.
@@ -129,12 +131,19 @@ impl<E: Env> Partition<E> {
                 self.superseded(epoch, by);
             }
             TakeoverEnd::Failed { reason, volume_full } => {
-                if self.context.log.may_log("takeover_failed") {
-                    warn!(directory = %self.directory.display(), %reason, "the takeover failed");
-                }
+                self.tell_failed(&reason);
                 self.context.log.counters.takeover_failures.add(1);
                 self.failed(reason, volume_full);
             }
+        }
+    }
+
+    /// Logs why a takeover failed, once: so that, of many that fail at the same time, each gets its turn below the limit.
+    fn tell_failed(&self, reason: &Arc<str>) {
+        let is_told = self.told.borrow().as_ref() == Some(reason);
+        if !is_told && self.context.log.may_log("takeover_failed") {
+            warn!(directory = %self.directory.display(), %reason, "the takeover failed; it is tried again");
+            self.told.replace(Some(Arc::clone(reason)));
         }
     }
 

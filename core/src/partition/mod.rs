@@ -72,6 +72,8 @@ pub struct Partition<E: Env> {
     made_room_at: Cell<Option<MonotonicTime>>,
     /// Failures in a row, and the command that the last one happened under.
     failures: Cell<u32>,
+    /// Why the takeover fails, as it was logged.
+    told: RefCell<Option<Arc<str>>>,
     failed_command: Cell<u64>,
     driving: Cell<bool>,
     directory_removed: Cell<bool>,
@@ -102,6 +104,7 @@ impl<E: Env> Partition<E> {
             volume_full: Cell::new(false),
             made_room_at: Cell::new(None),
             failures: Cell::new(0),
+            told: RefCell::default(),
             failed_command: Cell::new(0),
             driving: Cell::new(false),
             directory_removed: Cell::new(false),

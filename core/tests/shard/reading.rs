@@ -244,3 +244,28 @@ fn sequential_consumers_are_read_ahead_for() {
         assert!(reader.metric("kaas_read_ahead_bytes") <= 16 << 20);
     });
 }
+
+#[test]
+fn batches_that_are_larger_than_what_is_read_ahead_are_read_too() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let writer = Broker::start(&env, 1);
+        let config = topic_config(&[("max.message.bytes", "20000000")]);
+        writer.lead(0, None, &config).await;
+        let sizes = [3_000_000, 3_000_000, 3_000_000, 200_000, 200_000, 1_500_000, 200_000, 12_000_000, 900_000];
+        for size in sizes {
+            writer.append(0, &"x".repeat(size)).await;
+        }
+        drop(writer);
+        let reader = Broker::start(&env, 1);
+        reader.lead(0, None, &config).await;
+        for (offset, size) in (0..).zip(sizes) {
+            let fetched = reader.fetch_with(0, offset, IsolationLevel::ReadUncommitted, 100, true).await.unwrap();
+            let records = fetched.records.concat();
+            let batch = Batches::new(&records).next().unwrap().unwrap();
+            assert_eq!(batch.base_offset().0, offset);
+            assert!(batch.size() >= size && records.len() == batch.size(), "{offset}");
+        }
+        assert!(reader.metric("kaas_fetch_reads_ahead_total") >= 3);
+    });
+}
