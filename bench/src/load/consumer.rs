@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -28,6 +29,7 @@ const MAX_BATCH_BYTES: usize = 1 << 20;
 pub(super) fn run(shared: &Shared) {
     let mut connections: BTreeMap<SocketAddr, Client> = BTreeMap::new();
     while !shared.stopping() {
+        begin_again_if_asked(shared);
         let mut by_leader: BTreeMap<SocketAddr, (TopicId, Vec<i32>)> = BTreeMap::new();
         for (partition, leader) in lock(&shared.leaders).all() {
             by_leader.entry(leader.address).or_insert((leader.topic, Vec::new())).1.push(partition);
@@ -46,6 +48,14 @@ pub(super) fn run(shared: &Shared) {
             }
         }
         std::thread::sleep(PAUSE);
+    }
+}
+
+/// Nothing is being fetched meanwhile, which would be judged by where it is to go on then.
+fn begin_again_if_asked(shared: &Shared) {
+    if shared.again.load(Ordering::SeqCst) {
+        lock(&shared.consumed).clear();
+        shared.again.store(false, Ordering::SeqCst);
     }
 }
 
@@ -107,9 +117,14 @@ fn judge(topic: TopicId, row: &PartitionData, next: &mut Offset) -> Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicBool;
+
+    use kaas_proto::kafka::messages::fetch::FetchableTopicResponse;
     use kaas_proto::record::BatchBuilder;
     use kaas_proto::types::TimestampMs;
 
+    use super::super::leaders::Leaders;
     use super::*;
 
     const TOPIC: TopicId = TopicId([1; 16]);
@@ -149,5 +164,33 @@ mod tests {
         let row = |error_code| PartitionData { error_code, ..PartitionData::default() };
         assert!(judge(TOPIC, &row(ErrorCode::OffsetOutOfRange), &mut Offset(2)).is_err());
         assert!(judge(TOPIC, &row(ErrorCode::NotLeaderOrFollower), &mut Offset(2)).is_ok());
+    }
+
+    /// Where a consumer that was at offset 4 is after it has begun again and read these batches, and whether all was well.
+    fn read_again(batches: &[Vec<u8>]) -> (i64, bool) {
+        let shared = Shared {
+            stop: AtomicBool::new(false),
+            leaders: Mutex::new(Leaders::new(Vec::new())),
+            partitions: Vec::new(),
+            consumed: Mutex::new([((TOPIC, 0), Offset(4))].into()),
+            again: AtomicBool::new(true),
+            violations: Mutex::default(),
+        };
+        begin_again_if_asked(&shared);
+        assert!(!shared.again.load(Ordering::SeqCst));
+        let records = bytes::Bytes::from(batches.concat()).into();
+        let partitions = vec![PartitionData { records, ..PartitionData::default() }];
+        let responses = vec![FetchableTopicResponse { topic_id: TOPIC, partitions, ..Default::default() }];
+        take(&shared, TOPIC, &FetchResponse { responses, ..FetchResponse::default() });
+        let (next, violations) = (lock(&shared.consumed)[&(TOPIC, 0)], lock(&shared.violations));
+        (next.0, violations.is_empty())
+    }
+
+    #[test]
+    fn what_is_lost_after_it_was_read_is_missed() {
+        assert_eq!(read_again(&[batch(0, &[0, 1], 0), batch(2, &[2, 3], 0)]), (4, true));
+        assert_eq!(read_again(&[batch(0, &[0], 0), batch(2, &[2, 3], 0)]), (1, false), "one in between");
+        assert_eq!(read_again(&[batch(0, &[0, 1], 0)]), (2, true), "the last ones: they are waited for in vain");
+        assert_eq!(read_again(&[batch(0, &[0, 2], 0)]), (1, false), "another one in its place");
     }
 }

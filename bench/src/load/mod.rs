@@ -39,6 +39,8 @@ struct Shared {
     partitions: Vec<Mutex<Progress>>,
     /// Where the consumer goes on, by topic id and partition.
     consumed: Mutex<BTreeMap<(TopicId, i32), Offset>>,
+    /// The consumer is to begin again, at offset 0. It takes this back when it does.
+    again: AtomicBool,
     violations: Mutex<Vec<String>>,
 }
 
@@ -111,6 +113,7 @@ impl Load {
             leaders: Mutex::new(Leaders::new(bootstrap)),
             partitions: (0..partitions).map(progress).collect(),
             consumed: Mutex::default(),
+            again: AtomicBool::new(false),
             violations: Mutex::default(),
         });
         let mut load = Self { shared, threads: Vec::new() };
@@ -183,15 +186,30 @@ impl Load {
         let caught_up = || {
             let consumed = lock(&self.shared.consumed);
             let current = lock(&self.shared.leaders).topic();
-            Ok(acknowledged.iter().all(|(topic, partition, count)| {
+            acknowledged.iter().all(|(topic, partition, count)| {
                 let next = topic.and_then(|topic| consumed.get(&(topic, *partition)));
                 // What was acknowledged of a topic that is gone is gone.
                 *topic != current || *count == 0 || next.is_some_and(|next| next.0 >= *count)
-            }))
+            })
         };
-        wait_until("the consumer has all that was acknowledged", caught_up)
-            .with_context(|| format!("acknowledged: {acknowledged:?}\nconsumed: {:?}", lock(&self.shared.consumed)))?;
+        let consumed = || lock(&self.shared.consumed).values().map(|next| next.0).sum::<i64>();
+        // From the start there may be much to read: as long as it goes on, it is waited for.
+        while !caught_up() {
+            let before = consumed();
+            let goes_on = || Ok(caught_up() || consumed() > before);
+            wait_until("the consumer has all that was acknowledged", goes_on).with_context(|| {
+                let violations = lock(&self.shared.violations).join("\n");
+                format!("acknowledged: {acknowledged:?}\nconsumed: {:?}\n{violations}", lock(&self.shared.consumed))
+            })?;
+        }
         self.no_violation()
+    }
+
+    /// Has the consumer read everything once more: a record may be lost after it was read.
+    fn check_again(&self) -> Result<()> {
+        self.shared.again.store(true, Ordering::SeqCst);
+        wait_until("the consumer begins again", || Ok(!self.shared.again.load(Ordering::SeqCst)))?;
+        self.check()
     }
 
     fn no_violation(&self) -> Result<()> {
@@ -200,12 +218,13 @@ impl Load {
         Ok(())
     }
 
-    /// Stops, after a last check. Returns how many records were acknowledged.
+    /// Stops, after a last check of all records from the first one. Returns how many records were acknowledged.
     ///
     /// # Errors
     /// As in [`Load::check`].
     pub fn finish(mut self) -> Result<u64> {
         self.check()?;
+        self.check_again()?;
         self.shared.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             thread.join().map_err(|_| anyhow!("a thread of the load has panicked"))?;
