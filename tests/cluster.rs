@@ -9,10 +9,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kaas_bench::broker::wait_until;
-use kaas_bench::client::Client;
+use kaas_bench::client::{Client, produce_request};
 use kaas_bench::cluster::Cluster;
 use kaas_bench::scenario::{Scenario, Stage};
 use kaas_bench::tester::{Tester, connect};
+use kaas_proto::format::assignment::BrokerHealth;
+use kaas_proto::kafka::ErrorCode;
+use kaas_proto::kafka::messages::create_partitions::CreatePartitionsTopic;
+use kaas_proto::kafka::messages::incremental_alter_configs::{AlterConfigsResource, AlterableConfig};
+use kaas_proto::kafka::messages::{CreatePartitionsRequest, DescribeClusterRequest, IncrementalAlterConfigsRequest};
+use kaas_proto::record::BatchBuilder;
+use kaas_proto::types::TimestampMs;
 
 fn start(brokers: i32) -> Cluster {
     Cluster::start(Path::new(env!("CARGO_BIN_EXE_kaas")), Path::new(env!("CARGO_TARGET_TMPDIR")), brokers).unwrap()
@@ -66,6 +73,72 @@ fn topics_that_are_created_take_no_broker_out_of_service() {
         let (answers, unready) = probing.join().unwrap();
         assert!(answers > 0 && unready.is_empty(), "{} of {answers} were not ready: {unready:?}", unready.len());
     });
+}
+
+#[test]
+fn all_tell_of_the_same_brokers_after_one_was_killed() {
+    let mut cluster = start(3);
+    client(&cluster).create_topic("t", 3, &[]).unwrap();
+    cluster.wait_until_even(3).unwrap();
+    let killed = cluster.follower().unwrap();
+    cluster.kill(killed).unwrap();
+    cluster.wait_until_even(2).unwrap();
+    for broker in cluster.brokers.values() {
+        wait_until("metadata and description are those of the assignment", || {
+            let assignment = cluster.assignment()?;
+            let all: Vec<(i32, bool)> =
+                assignment.brokers.iter().map(|row| (row.id.0, row.health != BrokerHealth::Alive)).collect();
+            let alive: Vec<i32> = all.iter().filter(|(_, is_fenced)| !is_fenced).map(|(id, _)| *id).collect();
+            let mut client = connect(broker.kafka())?;
+            let metadata = client.metadata("t")?;
+            let mut told: Vec<i32> = metadata.brokers.iter().map(|row| row.node_id.0).collect();
+            told.sort_unstable();
+            let mut describe = |include_fenced_brokers| {
+                let request = DescribeClusterRequest { include_fenced_brokers, ..DescribeClusterRequest::default() };
+                let response = client.call(2, &request)?;
+                let mut rows: Vec<_> = response.brokers.iter().map(|row| (row.broker_id.0, row.is_fenced)).collect();
+                rows.sort_unstable();
+                anyhow::Ok((response.controller_id, rows))
+            };
+            let (controller, rows) = describe(false)?;
+            Ok(alive.len() == 2
+                && all.len() == 3
+                && told == alive
+                && controller == metadata.controller_id
+                && rows == alive.iter().map(|id| (*id, false)).collect::<Vec<_>>()
+                && describe(true)?.1 == all)
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn what_one_broker_is_asked_to_change_reaches_the_leaders() {
+    let cluster = start(3);
+    let mut client = client(&cluster);
+    client.create_topic("t", 3, &[]).unwrap();
+    let topic = CreatePartitionsTopic { name: "t".into(), count: 6, assignments: None };
+    let request = CreatePartitionsRequest { topics: vec![topic], timeout_ms: 60_000, validate_only: false };
+    let created = client.call(3, &request).unwrap();
+    assert_eq!(created.results[0].error_code, ErrorCode::None, "{created:?}");
+    cluster.wait_until_even(3).unwrap();
+    let mut tester = Tester::new(&cluster, "t");
+    tester.produce(6).unwrap();
+
+    let limit = AlterableConfig { name: "max.message.bytes".into(), config_operation: 0, value: Some("1000".into()) };
+    let resource = AlterConfigsResource { resource_type: 2, resource_name: "t".into(), configs: vec![limit] };
+    let request = IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false };
+    let altered = client.call(1, &request).unwrap();
+    assert_eq!(altered.responses[0].error_code, ErrorCode::None, "{altered:?}");
+    let too_large = BatchBuilder::new().record(TimestampMs(1_700_000_000_000), None, Some(&[b'x'; 2000])).build();
+    for row in &cluster.assignment().unwrap().partitions {
+        let leader = cluster.brokers[&row.leader.0].kafka();
+        wait_until("the leader refuses what is too large now", || {
+            let answer = connect(leader)?.call(9, &produce_request("t", row.partition.0, too_large.clone()))?;
+            Ok(answer.responses[0].partition_responses[0].error_code == ErrorCode::MessageTooLarge)
+        })
+        .unwrap();
+    }
 }
 
 /// Each with a producer and a consumer throughout; `kaas-bench soak` has them again and again.
