@@ -136,6 +136,31 @@ fn a_broker_starts_on_a_volume_without_a_free_block_and_a_deletion_heals_it() {
 }
 
 #[test]
+fn a_broker_that_starts_again_and_again_on_a_full_volume_always_leads() {
+    const STARTS: usize = 10;
+    const PARTITIONS: i32 = 100;
+    let scene = Scene::new();
+    let (broker, mut client) = scene.begin();
+    client.create_topic("many", PARTITIONS, &[]).unwrap();
+    client.wait_for_leaders("many", PARTITIONS).unwrap();
+    broker.kill().unwrap();
+    scene.volume.fill("ballast").unwrap();
+    // Each start makes a fence, revokes another one and writes a manifest per partition: more than the reserve, all in all.
+    for start in 0..STARTS {
+        let broker = scene.start_ready();
+        let led = broker.metric("kaas_partitions_led", "").unwrap();
+        assert!(led >= f64::from(PARTITIONS + 2), "start {start}: {led} are led\n{}", broker.log_lines().join("\n"));
+        assert_kept(&mut Client::connect(broker.kafka()).unwrap());
+        broker.kill().unwrap();
+    }
+    let broker = scene.start_ready();
+    let mut client = Client::connect(broker.kafka()).unwrap();
+    assert_eq!(produce(&mut client, "kept"), ErrorCode::KafkaStorageError);
+    client.delete_topic("doomed").unwrap();
+    wait_until("records are accepted again", || Ok(produce(&mut client, "kept") == ErrorCode::None)).unwrap();
+}
+
+#[test]
 fn producers_fill_a_volume_and_do_not_get_at_the_reserve() {
     let scene = Scene::new();
     let (broker, mut client) = scene.begin();

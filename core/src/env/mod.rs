@@ -130,7 +130,8 @@ pub trait Volume: Clone + 'static {
     /// Writes a file and syncs it; it may exist. Not atomic: call it for a temporary name, then [`Volume::rename`].
     fn write(&self, path: &Path, content: Vec<u8>) -> impl Future<Output = io::Result<()>>;
 
-    /// Writes `content` at offset 0 of an existing file with `O_SYNC`, cutting nothing: how a fence is revoked.
+    /// Writes `content` at offset 0 of an existing file with `O_SYNC`, cutting nothing: how a fence is revoked. Where it finds no room
+    /// on the volume, it may leave zeros in its place, which take none: the fence is not empty any more all the same.
     fn overwrite(&self, path: &Path, content: Vec<u8>) -> impl Future<Output = io::Result<()>>;
 
     /// Atomic within one directory. Call [`Volume::sync_directory`] to make it durable.

@@ -119,6 +119,24 @@ impl UringVolume {
     }
 }
 
+impl UringVolume {
+    async fn set_length(&self, file: &Rc<Descriptor>, length: u64) -> io::Result<()> {
+        if self.ring.truncates() {
+            return self.ring.truncate(file, length).await;
+        }
+        let number = file.number();
+        self.helper.run(Rc::clone(file), move || truncate(number, length)).await
+    }
+
+    /// Makes a file at least so long, durably, with a hole, which takes no room.
+    async fn lengthen(&self, file: &Rc<Descriptor>, length: u64) -> io::Result<()> {
+        if self.ring.size(SizeOf::File(file)).await? < length {
+            self.set_length(file, length).await?;
+        }
+        self.ring.sync(file).await
+    }
+}
+
 impl Volume for UringVolume {
     type File = UringFile;
 
@@ -164,7 +182,13 @@ impl Volume for UringVolume {
 
     async fn overwrite(&self, path: &Path, content: Vec<u8>) -> io::Result<()> {
         let file = self.open_with(path, libc::O_WRONLY | libc::O_SYNC).await?;
-        let written = self.write_all(&file, 0, content.into()).await;
+        let length = content.len() as u64;
+        let written = match self.write_all(&file, 0, content.into()).await {
+            Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+                self.lengthen(&file, length).await
+            }
+            written => written,
+        };
         self.close_after(file, written).await
     }
 
@@ -308,11 +332,7 @@ impl VolumeFile for UringFile {
     }
 
     async fn truncate(&self, length: u64) -> io::Result<()> {
-        if self.volume.ring.truncates() {
-            return self.volume.ring.truncate(&self.file, length).await;
-        }
-        let number = self.file.number();
-        self.volume.helper.run(Rc::clone(&self.file), move || truncate(number, length)).await
+        self.volume.set_length(&self.file, length).await
     }
 
     async fn size(&self) -> io::Result<u64> {

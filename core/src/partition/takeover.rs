@@ -10,6 +10,7 @@
 //! A newer command interrupts between any two steps. What an interrupted or overtaken attempt leaves behind is a fence,
 //! and perhaps a manifest that says what was true.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
@@ -95,7 +96,7 @@ pub(super) async fn take_over<E: Env>(
     choice: EpochChoice,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<TakenOver<E>, TakeoverEnd> {
-    let attempt = Attempt { partition, interrupted };
+    let attempt = Attempt { partition, interrupted, revoked: RefCell::default() };
     partition.enter(State::Fencing);
     let held = partition.held.take().filter(|held| match choice {
         EpochChoice::Above => true,
@@ -111,9 +112,11 @@ pub(super) async fn take_over<E: Env>(
     };
     let mut followed = attempt.follow(&held).await;
     let lacks_room = |followed: &Result<_, TakeoverEnd>| followed.as_ref().is_err_and(TakeoverEnd::is_for_want_of_room);
-    if lacks_room(&followed) && (attempt.give_up_reserve().await || attempt.make_room(&held).await?) {
-        partition.enter(State::Fencing);
-        followed = attempt.follow(&held).await;
+    for means in [Means::Reserve, Means::Fences, Means::Indexes] {
+        if lacks_room(&followed) && attempt.make_room(means, &held).await? {
+            partition.enter(State::Fencing);
+            followed = attempt.follow(&held).await;
+        }
     }
     match followed {
         Ok(found) => Ok(attempt.lead(held, found)),
@@ -134,9 +137,20 @@ struct Followed<E: Env> {
     manifest: Manifest,
 }
 
+/// What goes on a full volume, one after the other, so that a partition can be led.
+#[derive(Clone, Copy)]
+enum Means {
+    Reserve,
+    /// Of lower epochs, revoked. A deposed leader that asks its own finds no file then instead of a line; its epoch is over either way.
+    Fences,
+    Indexes,
+}
+
 struct Attempt<'a, E: Env> {
     partition: &'a Partition<E>,
     interrupted: &'a dyn Fn() -> bool,
+    /// Lower fences that are known to be revoked, and that are still there.
+    revoked: RefCell<Vec<LeaderEpoch>>,
 }
 
 impl<E: Env> Attempt<'_, E> {
@@ -202,6 +216,7 @@ impl<E: Env> Attempt<'_, E> {
             }
             self.check()?;
         }
+        self.revoked.replace(revoked.clone());
         Ok(revoked)
     }
 
@@ -274,14 +289,44 @@ impl<E: Env> Attempt<'_, E> {
         Err(TakeoverEnd::refused("manifests come and go, the directory does not hold still"))
     }
 
-    /// On a full volume: true if there is room now, because the reserve has gone.
+    /// True if something went, so that there may be room now.
+    async fn make_room(&self, means: Means, held: &HeldFence<E>) -> Result<bool, TakeoverEnd> {
+        match means {
+            Means::Reserve => Ok(self.give_up_reserve().await),
+            Means::Fences => self.give_up_fences(held).await,
+            Means::Indexes => self.give_up_indexes(held).await,
+        }
+    }
+
     async fn give_up_reserve(&self) -> bool {
         self.partition.context().log.make_room().await
     }
 
-    /// On a full volume without a reserve: gives up the indexes of the oldest segments, which can be built anew, so that the partition can be led
-    /// and retention can do its work. Now and then, and only where retention may find something. True if there were any.
-    async fn make_room(&self, held: &HeldFence<E>) -> Result<bool, TakeoverEnd> {
+    async fn give_up_fences(&self, held: &HeldFence<E>) -> Result<bool, TakeoverEnd> {
+        let revoked = self.revoked.take();
+        if revoked.is_empty() {
+            return Ok(false);
+        }
+        self.ask(held).await?;
+        let directory = self.partition.directory();
+        for &epoch in &revoked {
+            let path = directory.join(PartitionFile::Fence(epoch).to_string());
+            match self.volume().unlink(&path).await {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(TakeoverEnd::failed("a revoked fence can't be given up for want of room", &error));
+                }
+                _ => {}
+            }
+        }
+        // Only then is the room there for others.
+        let synced = self.volume().sync_directory(directory).await;
+        synced.map_err(|error| TakeoverEnd::failed("the directory can't be synced", &error))?;
+        Ok(true)
+    }
+
+    /// Those of the oldest segments, which can be built anew, so that retention can do its work. Now and then, and only where retention
+    /// may find something.
+    async fn give_up_indexes(&self, held: &HeldFence<E>) -> Result<bool, TakeoverEnd> {
         let (config, now) = (self.partition.config(), self.env().now());
         let is_limited = config.delete && (config.retention_ms.is_some() || config.retention_bytes.is_some());
         let made_lately = self.partition.made_room_at.get().is_some_and(|made| now.since(made) < ROOM_INTERVAL);
