@@ -120,6 +120,9 @@ fn a_broker_starts_on_a_volume_without_a_free_block_and_a_deletion_heals_it() {
     assert_eq!(produce(&mut client, "kept"), ErrorCode::KafkaStorageError);
     assert_eq!(produce(&mut client, "doomed"), ErrorCode::KafkaStorageError);
     assert_eq!(client.latest_offset("kept", 0).unwrap(), Offset(KEPT));
+    let refused = client.create_topic("another", 1, &[]).unwrap_err().to_string();
+    assert!(refused.contains("KafkaStorageError"), "{refused}");
+    assert!(broker.get("/healthz").unwrap().1.contains(r#""acceptsRecords":false"#));
     assert!(broker.metric("kaas_reserve_refused_appends_total", "").unwrap() >= 2.0);
 
     client.delete_topic("doomed").unwrap();

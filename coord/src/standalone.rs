@@ -128,11 +128,12 @@ pub(crate) async fn run(
         store,
         Arc::clone(&options.config),
         limit,
-        reserve,
+        reserve.clone(),
     ));
     let answers = Rc::new(ShardsAnswer::default());
     let (of_admin, stopped) = (Rc::clone(&answers), stopping.subscribe());
-    let admin = Admin::new(Rc::clone(&state), commands.clone(), Rc::clone(&outbox), of_admin, stopped, facts);
+    let admin = Admin::new(Rc::clone(&state), commands.clone(), Rc::clone(&outbox), of_admin, stopped, facts)
+        .with_reserve(reserve);
 
     spawn_local(Rc::new(admin).serve(admin_listener));
     let shards = commands.clone();

@@ -19,6 +19,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use kaas_proto::control::ShardCommand;
 use kaas_proto::metrics::ShardMetrics;
+use kaas_proto::reserve::Reserve;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -70,6 +71,7 @@ pub struct Admin {
     answers: Rc<ShardsAnswer>,
     stopping: watch::Receiver<bool>,
     facts: Facts,
+    reserve: Reserve,
     cluster: Option<ClusterHealth>,
     connections: RefCell<BTreeMap<u64, Open>>,
     next_connection: Cell<u64>,
@@ -102,12 +104,19 @@ impl Admin {
             answers,
             stopping,
             facts,
+            reserve: Reserve::default(),
             cluster: None,
             connections: RefCell::default(),
             next_connection: Cell::new(0),
             refused: Cell::new(0),
             dropped: Cell::new(0),
         }
+    }
+
+    /// Shows whether the volume is full.
+    #[must_use]
+    pub(crate) fn with_reserve(self, reserve: Reserve) -> Self {
+        Self { reserve, ..self }
     }
 
     /// Shows a broker of a cluster.
@@ -239,7 +248,8 @@ impl Admin {
                 }),
             })
             .collect();
-        let healthy = counts.failed == 0 && counts.stalled == 0 && counts.superseded == 0;
+        let accepts_records = !self.reserve.refuses_records();
+        let healthy = accepts_records && counts.failed == 0 && counts.stalled == 0 && counts.superseded == 0;
         json!({
             "status": if healthy { "ok" } else { "degraded" },
             "version": self.facts.version,
@@ -248,6 +258,8 @@ impl Admin {
             "clusterId": &*view.cluster_id,
             "broker": view.self_id,
             "shards": self.shards.len(),
+            // Not while the volume is full.
+            "acceptsRecords": accepts_records,
             "topics": view.topics.len(),
             "cluster": self.cluster.as_ref().map(ClusterHealth::show),
             "partitions": {

@@ -282,3 +282,21 @@ async fn health_tells_epochs_versions_and_ages() {
         })
         .await;
 }
+
+#[tokio::test]
+async fn a_full_volume_is_told() {
+    LocalSet::new()
+        .run_until(async {
+            let (admin, ..) = admin();
+            let reserve = Reserve::default();
+            let admin = Rc::into_inner(admin).unwrap().with_reserve(reserve.clone());
+            let told = || (admin.health()["status"].clone(), admin.health()["acceptsRecords"].clone());
+            assert_eq!(told(), (json!("ok"), json!(true)));
+            reserve.keep();
+            reserve.missed();
+            assert_eq!(told(), (json!("degraded"), json!(false)));
+            reserve.made();
+            assert_eq!(told(), (json!("ok"), json!(true)));
+        })
+        .await;
+}

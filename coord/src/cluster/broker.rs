@@ -169,7 +169,7 @@ pub(crate) async fn run(
     };
     let (of_admin, stopped) = (Rc::clone(&answers), stopping.subscribe());
     let admin = Admin::new(Rc::clone(&state), commands.clone(), Rc::clone(&outbox), of_admin, stopped, facts);
-    spawn_local(Rc::new(admin.in_cluster(health)).serve(admin_listener));
+    spawn_local(Rc::new(admin.with_reserve(reserve.clone()).in_cluster(health)).serve(admin_listener));
 
     spawn_local(lift(floor, watcher.accepted()));
     let looking = Rc::clone(&watcher);

@@ -138,6 +138,7 @@ impl TopicService {
         if validate_only {
             return Ok(done);
         }
+        self.room_for_more()?;
         let (store, stored) = (self.store.clone(), topic.clone());
         if let Err(error) = blocking(move || store.create(&stored)).await {
             // What there is of it lies aside.
@@ -151,12 +152,24 @@ impl TopicService {
         Ok(done)
     }
 
+    /// What room there is on a full volume belongs to takeovers and deletions.
+    fn room_for_more(&self) -> Result<(), TopicRefusal> {
+        match self.reserve.refuses_records() {
+            true => Err(refusal(
+                ErrorCode::KafkaStorageError,
+                "no space on the volume; delete topics or records, or enlarge it".to_owned(),
+            )),
+            false => Ok(()),
+        }
+    }
+
     async fn grow(&self, name: &str, partitions: i32, validate_only: bool) -> Result<TopicDone, TopicRefusal> {
         let topic = decide::growth(self.state.borrow().view(), self.limit, name, partitions)?;
         let done = TopicDone { id: topic.id, partitions, config: Arc::clone(&topic.config) };
         if validate_only {
             return Ok(done);
         }
+        self.room_for_more()?;
         let former = topic.partitions.len();
         let stored =
             StoredTopic { name: Arc::clone(&topic.name), id: topic.id, partitions, own: topic.config.own.clone() };
