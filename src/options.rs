@@ -73,11 +73,11 @@ pub(crate) struct Options {
 
     /// How many shards to run, each on a CPU of its own. Default: the CPUs that the process may use, less one for the
     /// control thread when there are more than two.
-    #[arg(long, value_name = "NUMBER", env = "KAAS_SHARDS", value_parser = shards)]
+    #[arg(long, value_name = "NUMBER", env = "KAAS_SHARDS", value_parser = shards, allow_negative_numbers = true)]
     pub(crate) shards: Option<u16>,
 
     /// The id of this broker, from 0. Default: 1; in a pod of a StatefulSet its ordinal, and nothing else.
-    #[arg(long, value_name = "NUMBER", env = "KAAS_BROKER_ID", value_parser = broker_id)]
+    #[arg(long, value_name = "NUMBER", env = "KAAS_BROKER_ID", value_parser = broker_id, allow_negative_numbers = true)]
     pub(crate) broker_id: Option<i32>,
 
     /// In a cluster: where to listen for the heartbeats of the other brokers. Port 0 takes a free port.
@@ -606,9 +606,11 @@ mod tests {
             (["--log-level", "loud"], ["--log-level", "'loud'", "debug"]),
             (["--set", "num.partitions"], ["--set", "'num.partitions'", "NAME=VALUE"]),
         ] {
-            let error = parse(&[&format!("{}={}", arguments[0], arguments[1])]).unwrap_err();
-            for part in parts {
-                assert!(error.contains(part), "{part} is missing in: {error}");
+            let joined = arguments.join("=");
+            for error in [parse(&[&joined]).unwrap_err(), parse(&arguments).unwrap_err()] {
+                for part in parts {
+                    assert!(error.contains(part), "{part} is missing in: {error}");
+                }
             }
         }
     }
