@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
-use kaas_bench::broker::{Broker, BrokerOptions};
+use kaas_bench::broker::{Broker, BrokerOptions, wait_until};
 use kaas_bench::client::{Client, FETCH_VERSION, PRODUCE_VERSION, base_offset, fetch_request, produce_request};
 use kaas_proto::kafka::messages::{FetchRequest, ProduceRequest};
 use kaas_proto::record::BatchBuilder;
@@ -174,6 +174,8 @@ fn idle(dir: &Path, binary: &Path) -> Result<()> {
     let broker = Broker::start(&BrokerOptions::new(binary, data_dir.path()))?;
     broker.wait_ready()?;
     Client::connect(broker.kafka())?.create_topic("idle", 1, &[])?;
+    // Until then it writes that.
+    wait_until("the reserve is in place", || Ok(broker.metric("kaas_reserve_bytes", "")? > 0.0))?;
     let consumers: Vec<_> = (0..IDLE_CONSUMERS)
         .map(|_| {
             let mut client = Client::connect(broker.kafka())?;
