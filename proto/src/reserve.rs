@@ -4,10 +4,17 @@
 //! One task of the broker keeps the file; everybody else sees this, asks for the room, and waits. Nobody has to: where no
 //! reserve is kept, records are accepted and there is nothing to give up.
 
+use std::io::{Error, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
+
+/// Whether the volume has no room for a write: no block or inode is left, of all or of those that the broker may use.
+#[must_use]
+pub fn is_full(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
 
 /// How far the reserve is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,6 +156,12 @@ mod tests {
         assert_eq!(reserve.state(), ReserveState::Wanted);
         reserve.missed();
         assert_eq!(reserve.state(), ReserveState::Missing);
+    }
+
+    #[test]
+    fn a_quota_is_an_end_like_that_of_the_volume() {
+        assert!(is_full(&Error::from_raw_os_error(28)) && is_full(&Error::from_raw_os_error(122)));
+        assert!(!is_full(&Error::from_raw_os_error(5)), "a broken one is not full");
     }
 
     #[test]

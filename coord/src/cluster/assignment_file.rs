@@ -14,6 +14,7 @@ use kaas_proto::layout::{
     ASSIGNMENT_FILE, CLUSTER_DIRECTORY, CONTROLLER_EPOCHS_DIRECTORY, FORMER_ASSIGNMENT_FILE, assignment_temporary,
     controller_epoch_file, parse_assignment_temporary, parse_controller_epoch_file,
 };
+use kaas_proto::reserve::is_full;
 use kaas_proto::types::ControllerEpoch;
 
 /// How often a controller epoch is tried to get before others are left to win.
@@ -32,7 +33,7 @@ impl AssignmentFileError {
     /// No space, or no inode, is left.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        matches!(self.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        is_full(&self.source)
     }
 }
 

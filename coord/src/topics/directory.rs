@@ -37,6 +37,7 @@ use kaas_proto::layout::{
     self, CLUSTER_DIRECTORY, COORDINATORS_DIRECTORY, PRODUCER_IDS_DIRECTORY, TOPIC_CONFIG_FILE, TOPIC_ID_FILE,
     incarnation_directory,
 };
+use kaas_proto::reserve::is_full;
 use kaas_proto::topic_name;
 use kaas_proto::types::{BrokerId, COORDINATOR_SLOTS, SlotId, TopicId};
 use serde_json::json;
@@ -57,7 +58,7 @@ impl StoreError {
     /// No space, or no inode, is left.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        matches!(self.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        is_full(&self.source)
     }
 }
 

@@ -6,6 +6,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
+use kaas_proto::reserve::is_full;
+
 /// What the store does to the volume. Nothing is durable before the directory that names it is synced.
 pub trait Disk: Send + Sync + std::fmt::Debug {
     /// Makes a directory; it may exist.
@@ -52,7 +54,7 @@ impl Disk for FileSystem {
         let mut file = OpenOptions::new().write(true).open(fence)?;
         match file.write_all(line) {
             // A fence need not say who: it revokes as soon as it is not empty, and a hole takes no room.
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => file.set_len(line.len() as u64)?,
+            Err(error) if is_full(&error) => file.set_len(line.len() as u64)?,
             result => result?,
         }
         file.sync_all()

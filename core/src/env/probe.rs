@@ -178,11 +178,7 @@ fn judge(tried: Result<(), TryError>, path: &Path, file_system: &str) -> Result<
         {
             Err(ProbeError::NoDirectIo { path, file_system, source })
         }
-        Err(TryError::Call { source, .. })
-            if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
-        {
-            Ok(true)
-        }
+        Err(TryError::Call { source, .. }) if kaas_proto::reserve::is_full(&source) => Ok(true),
         Err(TryError::Call { action, source }) => Err(ProbeError::Directory { action, path, source }),
     }
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use bytes::Bytes;
+use kaas_proto::reserve::is_full;
 use kaas_proto::types::TimestampMs;
 
 use super::executor::TaskQueues;
@@ -184,9 +185,7 @@ impl Volume for UringVolume {
         let file = self.open_with(path, libc::O_WRONLY | libc::O_SYNC).await?;
         let length = content.len() as u64;
         let written = match self.write_all(&file, 0, content.into()).await {
-            Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
-                self.lengthen(&file, length).await
-            }
+            Err(error) if is_full(&error) => self.lengthen(&file, length).await,
             written => written,
         };
         self.close_after(file, written).await

@@ -17,6 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use kaas_proto::reserve::is_full;
 use kaas_proto::types::{Offset, TimestampMs};
 use tracing::{debug, warn};
 
@@ -51,12 +52,6 @@ impl NewBatch {
     pub fn log_append_time(&self) -> TimestampMs {
         if self.stamp == Stamp::LogAppendTime { self.max_timestamp } else { TimestampMs(-1) }
     }
-}
-
-/// Whether a write failed because there is no room.
-#[must_use]
-pub fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl<E: Env> LedLog<E> {

@@ -17,11 +17,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kaas_proto::config::topic::TopicConfig;
+use kaas_proto::reserve::is_full;
 use kaas_proto::types::{LeaderEpoch, Offset};
 use tokio::sync::Notify;
 
 use super::append_queue::AppendQueue;
-use super::appender::is_full;
 use super::context::{FileOf, LogContext};
 use super::read_ahead::Hints;
 use super::segment::{OpenSegment, Segment, index_interval};

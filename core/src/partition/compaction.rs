@@ -9,6 +9,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use kaas_proto::reserve::is_full;
 use kaas_proto::types::{Offset, TimestampMs};
 use tracing::{debug, info, warn};
 
@@ -20,7 +21,6 @@ use crate::env::{Env, MonotonicTime, Volume, VolumeFile};
 use crate::format::manifest::{Manifest, Replaced};
 use crate::format::partition_file::PartitionFile;
 use crate::format::segment_name::SegmentName;
-use crate::log::appender::is_full;
 use crate::log::context::FileOf;
 use crate::log::led_log::EndOfLog;
 use crate::log::segment::Segment;

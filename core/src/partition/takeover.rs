@@ -17,6 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kaas_proto::reserve::is_full;
 use kaas_proto::types::{LeaderEpoch, Offset};
 
 use super::Partition;
@@ -34,7 +35,7 @@ use crate::format::inventory::highest_epoch;
 use crate::format::manifest::Manifest;
 use crate::format::partition_file::PartitionFile;
 use crate::format::segment_name::SegmentName;
-use crate::log::appender::{ask_fence, is_full};
+use crate::log::appender::ask_fence;
 use crate::log::context::FileOf;
 use crate::log::led_log::{LedLog, LogSettings, Recovered};
 use crate::log::persist;

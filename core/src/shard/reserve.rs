@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use futures_lite::future;
 use kaas_proto::layout::{reserve_directory, reserve_file};
-use kaas_proto::reserve::ReserveState;
+use kaas_proto::reserve::{ReserveState, is_full};
 use tracing::{info, warn};
 
 use crate::env::{AlignedBuffer, BLOCK_BYTES, Env, OpenMode, Volume, VolumeFile, VolumeSpace};
-use crate::log::appender::is_full;
 use crate::log::context::LogContext;
 
 /// What a reserve has on a small volume: a takeover takes two blocks, and the coordinators' slots alone are 50 of them.
