@@ -15,7 +15,7 @@ impl ErrorCodeOf for NotLeading {
     fn code(&self) -> ErrorCode {
         match self {
             // Look the leader up again and retry there.
-            Self::NotHere | Self::Superseded { .. } => ErrorCode::NotLeaderOrFollower,
+            Self::NotHere | Self::Superseded { .. } | Self::Gone { .. } => ErrorCode::NotLeaderOrFollower,
             // Retry here, soon.
             Self::TakingOver => ErrorCode::LeaderNotAvailable,
             Self::Failed { .. } => ErrorCode::KafkaStorageError,
@@ -96,6 +96,7 @@ mod tests {
             (NotLeading::NotHere, 6),
             (NotLeading::TakingOver, 5),
             (NotLeading::Superseded { by: text() }, 6),
+            (NotLeading::Gone { what: text() }, 6),
             (NotLeading::Failed { reason: text() }, 56),
             (NotLeading::FencedLeaderEpoch { client: older, current: newer }, 74),
             (NotLeading::UnknownLeaderEpoch { client: newer, current: older }, 75),

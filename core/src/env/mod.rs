@@ -167,6 +167,12 @@ pub trait VolumeFile: fmt::Debug + 'static {
     fn close(self) -> impl Future<Output = io::Result<()>>;
 }
 
+/// Whether a name or a handle leads nowhere any more: somebody has removed what was there, on whichever client.
+#[must_use]
+pub fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::StaleNetworkFileHandle)
+}
+
 /// # Errors
 /// `InvalidInput` unless direct I/O takes this offset.
 fn check_aligned_offset(offset: u64) -> io::Result<()> {

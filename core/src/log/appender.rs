@@ -28,11 +28,11 @@ use super::last_append::LastAppend;
 use super::led_log::{self, EndOfLog, LedLog, LogPosition, WriteHead};
 use super::persist;
 use super::segment::{OpenSegment, Segment};
-use crate::env::{BLOCK_BYTES, Env, OpenMode, TaskClass, Volume, VolumeFile};
+use crate::env::{BLOCK_BYTES, Env, OpenMode, TaskClass, Volume, VolumeFile, is_gone};
 use crate::format::fence::{Fence, RevokedBy};
 use crate::format::index::{BatchSpan, SegmentIndex};
 use crate::format::segment_name::SegmentName;
-use crate::partition::error::AppendError;
+use crate::partition::error::{AppendError, NotLeading};
 use crate::planted::{PlantedBug, is_planted};
 use crate::shard::operation::Appended;
 
@@ -145,7 +145,7 @@ impl<E: Env> LedLog<E> {
                     self.context.counters.write_time.record(began, self.context.env.now());
                     self.came_back();
                     if let Err(error) = outcome {
-                        self.write_failed(&error);
+                        self.write_failed(&error).await;
                     }
                 }
             }
@@ -236,8 +236,11 @@ impl<E: Env> LedLog<E> {
         }
     }
 
-    fn write_failed(&self, error: &io::Error) {
+    async fn write_failed(&self, error: &io::Error) {
         self.context.counters.failed_writes.add(1);
+        if self.not_leading_after(error).await.is_some() {
+            return;
+        }
         if is_planted(PlantedBug::GoOnAfterFailedWrite) {
             self.queue.borrow_mut().forget_queued(self.written.get());
             return;
@@ -279,7 +282,7 @@ impl<E: Env> LedLog<E> {
                 Ok(segment) => {
                     head.begin(segment, &self.context.env);
                 }
-                Err(error) => self.write_failed(&error),
+                Err(error) => self.write_failed(&error).await,
             }
             self.write_began.set(None);
             self.came_back();
@@ -347,10 +350,23 @@ impl<E: Env> LedLog<E> {
                 if self.context.may_log("ask_failed") {
                     warn!(directory = %self.directory.display(), epoch = %self.epoch(), %error, "the fence can't be asked");
                 }
-                self.end_with(EndOfLog::Failed { reason: format!("the fence can't be asked: {error}").into() });
+                self.end_with(if is_gone(&error) {
+                    EndOfLog::Gone { what: format!("the own fence: {error}").into() }
+                } else {
+                    EndOfLog::Failed { reason: format!("the fence can't be asked: {error}").into() }
+                });
             }
         }
         self.end().map_or(Ok(()), Err)
+    }
+
+    /// Why this shard does not lead any more, if an error is because of that: of a file that is not there any more only the
+    /// fence says whether somebody else has removed it.
+    pub async fn not_leading_after(&self, error: &io::Error) -> Option<NotLeading> {
+        if !is_gone(error) {
+            return None;
+        }
+        self.ask().await.err().and_then(|end| end.not_leading())
     }
 }
 

@@ -26,7 +26,7 @@ use super::context::{FileOf, LogContext};
 use super::read_ahead::Hints;
 use super::segment::{OpenSegment, Segment, index_interval};
 use super::tail_cache::LogId;
-use crate::env::{Env, MonotonicTime};
+use crate::env::{Env, MonotonicTime, is_gone};
 use crate::format::segment_name::SegmentName;
 use crate::partition::error::{AppendError, NotLeading};
 
@@ -42,6 +42,8 @@ pub enum EndOfLog {
     VolumeFull,
     /// Somebody revoked the fence. `epoch` is theirs, if it can be read.
     Superseded { epoch: Option<LeaderEpoch>, by: Arc<str> },
+    /// Somebody has removed the fence, or the directory: a successor that tidied, or whoever deleted the topic.
+    Gone { what: Arc<str> },
     /// Handed over, or given up: this shard was told to.
     Closed,
 }
@@ -50,10 +52,22 @@ impl EndOfLog {
     /// A file of the own epoch could not be written.
     #[must_use]
     pub fn not_written(what: &str, error: &io::Error) -> Self {
-        if is_full(error) {
-            Self::VolumeFull
-        } else {
-            Self::Failed { reason: format!("{what} can't be written: {error}").into() }
+        let text = || format!("{what} can't be written: {error}").into();
+        match error {
+            error if is_full(error) => Self::VolumeFull,
+            error if is_gone(error) => Self::Gone { what: text() },
+            _ => Self::Failed { reason: text() },
+        }
+    }
+
+    /// Why this shard does not lead any more, if that is what it means.
+    #[must_use]
+    pub fn not_leading(&self) -> Option<NotLeading> {
+        match self {
+            Self::Failed { .. } | Self::VolumeFull => None,
+            Self::Superseded { by, .. } => Some(NotLeading::Superseded { by: Arc::clone(by) }),
+            Self::Gone { what } => Some(NotLeading::Gone { what: Arc::clone(what) }),
+            Self::Closed => Some(NotLeading::NotHere),
         }
     }
 
@@ -63,8 +77,9 @@ impl EndOfLog {
         match self {
             Self::Failed { reason } => AppendError::Storage(Arc::clone(reason)),
             Self::VolumeFull => AppendError::VolumeFull,
-            Self::Superseded { by, .. } => NotLeading::Superseded { by: Arc::clone(by) }.into(),
-            Self::Closed => NotLeading::NotHere.into(),
+            Self::Superseded { .. } | Self::Gone { .. } | Self::Closed => {
+                self.not_leading().unwrap_or(NotLeading::NotHere).into()
+            }
         }
     }
 }

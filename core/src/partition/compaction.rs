@@ -244,7 +244,7 @@ impl<E: Env> Leader<E> {
                 self.context.log.reserve.ask_for_room();
                 return Err(CompactionError::Refused("no space is left on the volume".into()));
             }
-            Err(EndOfLog::Superseded { .. } | EndOfLog::Closed) => {
+            Err(EndOfLog::Superseded { .. } | EndOfLog::Gone { .. } | EndOfLog::Closed) => {
                 return Err(CompactionError::Interrupted("the epoch is over"));
             }
         }

@@ -54,10 +54,11 @@ impl<E: Env> Leader<E> {
                 self.unlink_deleted();
                 Ok(self.log().log_start())
             }
-            Err(EndOfLog::Superseded { by, .. }) => Err(NotLeading::Superseded { by }.into()),
-            Err(EndOfLog::Closed) => Err(NotLeading::NotHere.into()),
             Err(EndOfLog::Failed { reason }) => Err(DeleteRecordsError::Storage(reason)),
             Err(EndOfLog::VolumeFull) => Err(DeleteRecordsError::Storage(Arc::from("no space is left on the volume"))),
+            Err(end @ (EndOfLog::Superseded { .. } | EndOfLog::Gone { .. } | EndOfLog::Closed)) => {
+                Err(end.not_leading().unwrap_or(NotLeading::NotHere).into())
+            }
         }
     }
 

@@ -135,6 +135,11 @@ impl<E: Env> Partition<E> {
                 self.context.log.counters.takeover_failures.add(1);
                 self.failed(reason, volume_full);
             }
+            TakeoverEnd::Gone { what } => {
+                self.tell_failed(&what);
+                self.context.log.counters.takeover_failures.add(1);
+                self.gone(what);
+            }
         }
     }
 

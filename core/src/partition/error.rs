@@ -14,6 +14,9 @@ pub enum NotLeading {
     TakingOver,
     #[error("superseded by {by}")]
     Superseded { by: Arc<str> },
+    /// Somebody has removed what was led here; the partition looks who leads it now.
+    #[error("what was led here is gone: {what}")]
+    Gone { what: Arc<str> },
     /// A write failed; the partition takes itself over again.
     #[error("the partition is failed: {reason}")]
     Failed { reason: Arc<str> },

@@ -276,6 +276,7 @@ impl<E: Env> Partition<E> {
             }
             EndOfLog::Failed { reason } => self.failed(Arc::clone(reason), false),
             EndOfLog::VolumeFull => self.failed(Arc::from("no space is left on the volume"), true),
+            EndOfLog::Gone { what } => self.gone(Arc::clone(what)),
             EndOfLog::Closed => {}
         }
         self.context.watchers.lost(self.key);
@@ -304,11 +305,24 @@ impl<E: Env> Partition<E> {
 
     /// An epoch or a takeover failed: the leader, if there was one, is kept for readers.
     fn failed(&self, reason: Arc<str>, volume_full: bool) {
-        self.enter(State::Failed);
         self.volume_full.set(volume_full);
+        self.fail(NotLeading::Failed { reason: Arc::clone(&reason) }, reason);
+    }
+
+    /// The fence or the directory was removed. Somebody else leads, or nobody, as the topic is gone; the next try finds out who, and leads
+    /// if nobody does.
+    fn gone(&self, what: Arc<str>) {
+        self.volume_full.set(false);
+        self.fail(NotLeading::Gone { what: Arc::clone(&what) }, what);
+        // Not even readers are served: of a topic that is gone, or of one that somebody else leads.
+        self.close_leader();
+    }
+
+    fn fail(&self, refusal: NotLeading, reason: Arc<str>) {
+        self.enter(State::Failed);
         self.failures.set(self.failures.get() + 1);
         self.failed_command.set(self.command.get());
-        self.refusal.replace(Some(NotLeading::Failed { reason: Arc::clone(&reason) }));
+        self.refusal.replace(Some(refusal));
         self.report(PartitionChange::Failed { reason });
     }
 

@@ -50,7 +50,13 @@ impl<E: Env> Leader<E> {
             match found {
                 // A segment that was looked at is replaced by another meanwhile.
                 Err(_) if self.log().replacements() != replacements => {}
-                found => return found.map_err(|error| LookupError::Storage(error.to_string().into())),
+                Err(error) => {
+                    let not_leading = self.log().not_leading_after(&error).await;
+                    return Err(
+                        not_leading.map_or_else(|| LookupError::Storage(error.to_string().into()), LookupError::from)
+                    );
+                }
+                Ok(found) => return Ok(found),
             }
         }
     }

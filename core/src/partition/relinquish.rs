@@ -11,7 +11,7 @@ use kaas_proto::types::Offset;
 use tracing::warn;
 
 use super::leader::Leader;
-use crate::env::{Env, Volume};
+use crate::env::{Env, Volume, is_gone};
 use crate::format::manifest::Manifest;
 use crate::format::partition_file::PartitionFile;
 use crate::log::led_log::EndOfLog;
@@ -84,7 +84,9 @@ impl<E: Env> Leader<E> {
         if self.context.log.may_log("replace_failed") {
             warn!(directory = %self.log().directory().display(), %error, "a file may yet be replaced, the epoch ends");
         }
-        self.log().end_with(EndOfLog::Failed { reason: format!("a file can't be replaced: {error}").into() });
+        let text = format!("a file can't be replaced: {error}").into();
+        let is_gone = is_gone(error);
+        self.log().end_with(if is_gone { EndOfLog::Gone { what: text } } else { EndOfLog::Failed { reason: text } });
     }
 
     /// Fails what waits and lets go of every handle; writes nothing. What is under way may still land.
@@ -138,6 +140,9 @@ impl<E: Env> Leader<E> {
         let lacks_room = written == Err(EndOfLog::VolumeFull);
         if lacks_room && (self.context.log.make_room().await || self.make_room(offset).await?) {
             written = self.write_log_start(&manifest, offset).await;
+        }
+        if matches!(written, Err(EndOfLog::Gone { .. })) {
+            self.log().ask().await?;
         }
         let changed = written?;
         let chain = changed.chain.clone();

@@ -28,7 +28,7 @@ use super::recover::{self, RecoveredState};
 use super::snapshot::capture;
 use super::tidy::{self, Tidy};
 use super::transactions::TransactionIndex;
-use crate::env::{Env, OpenMode, Volume};
+use crate::env::{Env, OpenMode, Volume, is_gone};
 use crate::format::chain::Chain;
 use crate::format::fence::{Fence, Revocation};
 use crate::format::inventory::highest_epoch;
@@ -62,11 +62,18 @@ pub enum TakeoverEnd {
     Superseded { epoch: LeaderEpoch, by: Arc<str> },
     /// Try again: at a higher epoch, or from the recovery on if the fence is still held.
     Failed { reason: Arc<str>, volume_full: bool },
+    /// Somebody has removed the directory, or the own fence. Try again: the next listing says who leads, if anybody does.
+    Gone { what: Arc<str> },
 }
 
 impl TakeoverEnd {
     pub(super) fn failed(what: impl fmt::Display, error: &io::Error) -> Self {
         Self::Failed { reason: format!("{what}: {error}").into(), volume_full: is_full(error) }
+    }
+
+    /// As [`TakeoverEnd::failed`], of what nobody removes from under a leader.
+    fn gone_or_failed(what: impl fmt::Display, error: &io::Error) -> Self {
+        if is_gone(error) { Self::Gone { what: format!("{what}: {error}").into() } } else { Self::failed(what, error) }
     }
 
     fn is_for_want_of_room(&self) -> bool {
@@ -192,7 +199,9 @@ impl<E: Env> Attempt<'_, E> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(TakeoverEnd::Superseded { epoch, by: format!("whoever made {}", path.display()).into() });
             }
-            Err(error) => return Err(TakeoverEnd::failed(format_args!("{} can't be made", path.display()), &error)),
+            Err(error) => {
+                return Err(TakeoverEnd::gone_or_failed(format_args!("{} can't be made", path.display()), &error));
+            }
         };
         Ok(HeldFence { epoch, file })
     }
@@ -224,8 +233,9 @@ impl<E: Env> Attempt<'_, E> {
     async fn list(&self) -> Result<Vec<String>, TakeoverEnd> {
         let directory = self.partition.directory();
         let listed = self.volume().list(directory).await;
-        let entries = listed
-            .map_err(|error| TakeoverEnd::failed(format_args!("{} can't be listed", directory.display()), &error))?;
+        let can_not =
+            |error| TakeoverEnd::gone_or_failed(format_args!("{} can't be listed", directory.display()), &error);
+        let entries = listed.map_err(can_not)?;
         Ok(entries.into_iter().map(|entry| entry.name).collect())
     }
 
@@ -353,7 +363,7 @@ impl<E: Env> Attempt<'_, E> {
             Ok(Fence::Held) => self.check(),
             // Whoever it is has gone further than we: a listing would show a higher epoch.
             Ok(Fence::Revoked(by)) => Err(TakeoverEnd::Superseded { epoch: held.epoch, by: by.to_string().into() }),
-            Err(error) => Err(TakeoverEnd::failed("the own fence can't be asked", &error)),
+            Err(error) => Err(TakeoverEnd::gone_or_failed("the own fence can't be asked", &error)),
         }
     }
 

@@ -84,7 +84,10 @@ impl<E: Env> Shard<E> {
                     let directory = row.leader.log().directory().display();
                     tracing::warn!(%directory, offset = %row.wanted.offset, %error, "a fetch failed");
                 }
-                run.rows.push(Err(FetchError::Storage(error.to_string().into())));
+                let not_leading = row.leader.log().not_leading_after(&error).await;
+                run.rows.push(Err(
+                    not_leading.map_or_else(|| FetchError::Storage(error.to_string().into()), FetchError::from)
+                ));
             }
         }
     }

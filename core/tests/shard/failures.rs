@@ -34,7 +34,7 @@ fn an_ask_that_fails_ends_the_epoch_too() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
         let broker = Broker::start_with_a(&env, &topic_config(&[])).await;
-        env.volume().fail_next(Operation::ReadAt, ErrorKind::StaleNetworkFileHandle);
+        env.volume().fail_next(Operation::ReadAt, ErrorKind::TimedOut);
         assert!(matches!(broker.produce(0, batch(&env, &["b"])).await, Err(AppendError::Storage(_))));
         assert!(matches!(broker.next_change().await, PartitionChange::Failed { .. }));
         assert_eq!(broker.next_change().await, PartitionChange::Leading { epoch: LeaderEpoch(2) });

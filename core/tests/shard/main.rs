@@ -14,6 +14,7 @@ mod deposed;
 mod every_file;
 mod failures;
 mod files;
+mod gone;
 mod groups;
 mod handles;
 mod harness;
