@@ -11,7 +11,7 @@ use std::time::Duration;
 use kaas_bench::broker::wait_until;
 use kaas_bench::client::{Client, produce_request};
 use kaas_bench::cluster::Cluster;
-use kaas_bench::scenario::{Scenario, Stage};
+use kaas_bench::scenario::{Scenario, Setting, Stage};
 use kaas_bench::tester::{Tester, connect};
 use kaas_proto::format::assignment::BrokerHealth;
 use kaas_proto::kafka::ErrorCode;
@@ -146,7 +146,7 @@ fn happens(scenario: Scenario, seeds: &[u64]) {
     // Long enough for three heartbeats and the Lease to be missed.
     let pause = Duration::from_secs(5);
     let (binary, directory) = (Path::new(env!("CARGO_BIN_EXE_kaas")), Path::new(env!("CARGO_TARGET_TMPDIR")));
-    let mut stage = Stage::start(scenario, binary, directory, pause).unwrap();
+    let mut stage = Stage::start(scenario, Setting::StandIn, binary, directory, pause).unwrap();
     for &seed in seeds {
         stage.repeat(seed).unwrap();
     }
@@ -276,5 +276,30 @@ fn a_lost_assignment_is_written_again_and_epochs_go_on() {
     assert!(cluster.logs().contains("THE ASSIGNMENT IS LOST"));
     tester.bootstrap(cluster.brokers.values());
     tester.produce(2).unwrap();
+    tester.check().unwrap();
+}
+
+/// Somebody who is no part of the cluster takes a partition over, as a controller that was deposed may have told a broker to.
+#[test]
+fn a_leader_that_is_superseded_leads_again_above_whoever_did_it() {
+    let cluster = start(2);
+    client(&cluster).create_topic("t", 2, &[]).unwrap();
+    let mut tester = Tester::new(&cluster, "t");
+    (0..3).for_each(|_| tester.produce(2).unwrap());
+    let row = cluster.assignment().unwrap().partitions.remove(0);
+    let partition = cluster.volume().join("t").join(row.topic_id.to_string()).join(row.partition.0.to_string());
+    let fence = |epoch: i32| partition.join(format!("{epoch:08x}.fence"));
+    assert!(fence(row.epoch.0).exists(), "{}", fence(row.epoch.0).display());
+    let higher = row.epoch.0 + 5;
+    std::fs::write(fence(higher), "").unwrap();
+    let line = format!("{{\"epoch\":{higher},\"broker\":77,\"timeMs\":1735689600000}}\n");
+    std::fs::write(fence(row.epoch.0), line).unwrap();
+
+    // It finds out when it writes.
+    (0..3).for_each(|_| tester.produce(2).unwrap());
+    let after = cluster.assignment().unwrap().partitions.remove(0);
+    assert_eq!(after.leader, row.leader, "it is alive and may lead");
+    assert!(after.epoch.0 > higher, "{after:?}");
+    cluster.brokers[&row.leader.0].wait_for_log("another broker leads what this one led").unwrap();
     tester.check().unwrap();
 }

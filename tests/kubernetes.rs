@@ -10,7 +10,7 @@ use kaas_bench::api_server::ApiServer;
 use kaas_bench::broker::wait_until;
 use kaas_bench::client::Client;
 use kaas_bench::cluster::{Cluster, Outside};
-use kaas_bench::scenario::{Scenario, Stage};
+use kaas_bench::scenario::{Scenario, Setting, Stage};
 use kaas_bench::tester::{Tester, connect};
 use serde_json::{Value, json};
 
@@ -190,13 +190,47 @@ fn a_controller_that_stands_still_loses_the_lease_and_follows() {
     assert_ne!(kubernetes.holder(), Some(former));
 }
 
-/// `kaas-bench soak` does it for a minute, again and again.
-#[test]
-fn without_the_api_server_the_brokers_go_on() {
+/// Once, with a load throughout, elected by a real Lease. `kaas-bench soak --kubernetes` does it again and again.
+fn happens(scenario: Scenario, namespace: &str, pause: Duration) {
+    let setting = Setting::Kubernetes { server: api_server(), namespace };
     let (binary, directory) = (Path::new(env!("CARGO_BIN_EXE_kaas")), Path::new(env!("CARGO_TARGET_TMPDIR")));
-    let mut stage = Stage::start(Scenario::ApiServerAway, binary, directory, Duration::from_secs(4)).unwrap();
+    let mut stage = Stage::start(scenario, setting, binary, directory, pause).unwrap();
     stage.repeat(1).unwrap();
     assert!(stage.finish().unwrap() > 0);
+}
+
+/// Longer than the Lease holds.
+const PAUSE: Duration = Duration::from_secs(8);
+
+#[test]
+fn without_the_api_server_the_brokers_go_on() {
+    // For three times as long.
+    happens(Scenario::ApiServerAway, "kaas-away", Duration::from_secs(4));
+}
+
+#[test]
+fn a_broker_is_killed() {
+    happens(Scenario::KillBroker, "kaas-kill-broker", PAUSE);
+}
+
+#[test]
+fn the_controller_is_killed() {
+    happens(Scenario::KillController, "kaas-kill-controller", PAUSE);
+}
+
+#[test]
+fn the_controller_stands_still_under_load() {
+    happens(Scenario::PauseController, "kaas-pause-controller", PAUSE);
+}
+
+#[test]
+fn all_brokers_are_restarted_one_after_the_other() {
+    happens(Scenario::RollingRestart, "kaas-rolling", PAUSE);
+}
+
+#[test]
+fn a_topic_is_deleted_and_made_anew_under_load() {
+    happens(Scenario::RecreateTopic, "kaas-recreate", PAUSE);
 }
 
 /// Only the others can ask the Lease who the controller is; the assignment names it, too.

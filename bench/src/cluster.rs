@@ -39,6 +39,8 @@ pub struct Cluster {
     arguments: Vec<String>,
     pub around: Around,
     pub brokers: BTreeMap<i32, Broker>,
+    /// What the last of each that was told to stop has logged.
+    stopped: BTreeMap<i32, String>,
 }
 
 impl Cluster {
@@ -51,13 +53,18 @@ impl Cluster {
         Self::start_with(binary, directory, stand_in, &[], brokers)
     }
 
-    /// The same, with something around the brokers.
+    /// The same with another election, and with something around the brokers.
     ///
     /// # Errors
     /// What they logged instead.
-    pub fn start_within(binary: &Path, directory: &Path, around: Around, brokers: i32) -> Result<Self> {
-        let stand_in = Outside::StandIn(tempfile::tempdir_in(directory)?);
-        Self::assemble(binary, directory, stand_in, around, &[], brokers)
+    pub fn start_within(
+        binary: &Path,
+        directory: &Path,
+        outside: Outside,
+        around: Around,
+        brokers: i32,
+    ) -> Result<Self> {
+        Self::assemble(binary, directory, outside, around, &[], brokers)
     }
 
     /// The same with another election, and with more arguments for each broker.
@@ -84,7 +91,8 @@ impl Cluster {
     ) -> Result<Self> {
         let volume = tempfile::tempdir_in(directory)?;
         let (binary, arguments) = (binary.to_owned(), arguments.to_vec());
-        let mut cluster = Self { binary, volume, outside, around, arguments, brokers: BTreeMap::new() };
+        let (brokers_of, stopped) = (BTreeMap::new(), BTreeMap::new());
+        let mut cluster = Self { binary, volume, outside, around, arguments, brokers: brokers_of, stopped };
         (0..brokers).try_for_each(|id| cluster.add(id))?;
         cluster.wait_until_even(brokers)?;
         Ok(cluster)
@@ -172,11 +180,26 @@ impl Cluster {
         Ok(())
     }
 
-    /// What all brokers have logged.
+    /// What all brokers have logged, and what those said last that were told to stop.
     #[must_use]
     pub fn logs(&self) -> String {
-        let log = |(id, broker): (&i32, &Broker)| format!("--- broker {id}\n{}", broker.log_lines().join("\n"));
-        self.brokers.iter().map(log).collect::<Vec<_>>().join("\n")
+        let stopped = self.stopped.iter().map(|(id, log)| format!("--- broker {id}, stopped\n{log}"));
+        let runs = |(id, broker): (&i32, &Broker)| format!("--- broker {id}\n{}", broker.log_lines().join("\n"));
+        stopped.chain(self.brokers.iter().map(runs)).collect::<Vec<_>>().join("\n")
+    }
+
+    /// SIGTERM, until the process has ended.
+    ///
+    /// # Errors
+    /// It does not end, or not well.
+    pub fn stop(&mut self, id: i32) -> Result<()> {
+        let mut broker = self.brokers.remove(&id).context("it runs")?;
+        broker.signal("TERM")?;
+        let status = broker.wait()?;
+        let log = broker.log_lines().join("\n");
+        ensure!(status.success(), "a broker that is told to stop exits with 0, not {status}:\n{log}");
+        self.stopped.insert(id, log);
+        Ok(())
     }
 
     /// No broker has followed an assignment of a controller after one of a newer controller.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use kaas_bench::scenario::{Gap, Scenario, Stage};
+use kaas_bench::api_server::ApiServer;
+use kaas_bench::scenario::{Gap, Scenario, Setting, Stage};
 
 /// Which scenarios, how often.
 #[derive(Debug, clap::Args)]
@@ -25,6 +26,12 @@ pub(crate) struct SoakOptions {
     /// How many seconds a paused broker stands still. The API server is away for three times as long.
     #[arg(long, default_value_t = 20)]
     pause_seconds: u64,
+    /// Writes what the brokers logged, where a partition whose leader changed was without service for longer than this.
+    #[arg(long, value_name = "MILLISECONDS")]
+    log_slower_than: Option<u64>,
+    /// The brokers elect with a real Lease of a real API server, with the permissions of deploy/; it is built the first time.
+    #[arg(long)]
+    kubernetes: bool,
 }
 
 /// By step, and whether the leader has changed in it.
@@ -41,9 +48,10 @@ pub(crate) fn print(directory: &Path, options: &SoakOptions) -> Result<()> {
     let all = Scenario::value_variants();
     let scenarios = if options.scenario.is_empty() { all } else { &options.scenario };
     println!("time between two acknowledgements of a partition, the longest of each step");
+    let api_server = options.kubernetes.then(ApiServer::start).transpose()?;
     let mut violations = 0;
     for &scenario in scenarios {
-        violations += soak(directory, options, scenario)?;
+        violations += soak(directory, options, scenario, api_server.as_ref())?;
     }
     if violations > 0 {
         bail!("{violations} violations");
@@ -51,14 +59,26 @@ pub(crate) fn print(directory: &Path, options: &SoakOptions) -> Result<()> {
     Ok(())
 }
 
-fn soak(directory: &Path, options: &SoakOptions, scenario: Scenario) -> Result<u64> {
+fn soak(directory: &Path, options: &SoakOptions, scenario: Scenario, api_server: Option<&ApiServer>) -> Result<u64> {
     let pause = Duration::from_secs(options.pause_seconds);
-    let start = || Stage::start(scenario, &options.binary, directory, pause);
+    let mut stages = 0;
+    let mut start = || {
+        stages += 1;
+        let namespace = format!("{scenario}-{stages}");
+        let setting = match api_server {
+            Some(server) => Setting::Kubernetes { server, namespace: &namespace },
+            None => Setting::StandIn,
+        };
+        Stage::start(scenario, setting, &options.binary, directory, pause)
+    };
     let (mut waits, mut violations, mut records) = (Waits::new(), 0, 0);
     let mut stage = start()?;
     for seed in options.seed..options.seed + options.repetitions {
         match stage.repeat(seed) {
-            Ok(gaps) => gaps.into_iter().for_each(|gap| note(&mut waits, seed, gap)),
+            Ok(gaps) => {
+                keep_logs(directory, options, &stage, seed, &gaps)?;
+                gaps.into_iter().for_each(|gap| note(&mut waits, seed, gap));
+            }
             Err(violation) => {
                 violations += 1;
                 println!(
@@ -92,6 +112,18 @@ fn soak(directory: &Path, options: &SoakOptions, scenario: Scenario) -> Result<u
         );
     }
     Ok(violations)
+}
+
+fn keep_logs(directory: &Path, options: &SoakOptions, stage: &Stage, seed: u64, gaps: &[Gap]) -> Result<()> {
+    let Some(limit) = options.log_slower_than.map(Duration::from_millis) else { return Ok(()) };
+    let slow: Vec<String> =
+        gaps.iter().filter(|gap| gap.moved && gap.waited > limit).map(|gap| format!("{gap:?}")).collect();
+    if !slow.is_empty() {
+        let path = directory.join(format!("slow-{seed}.log"));
+        println!("seed {seed}: {} slow, see {}", slow.len(), path.display());
+        std::fs::write(path, format!("{}\n{}", slow.join("\n"), stage.logs()))?;
+    }
+    Ok(())
 }
 
 fn note(waits: &mut Waits, seed: u64, gap: Gap) {

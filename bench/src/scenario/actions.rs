@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use kaas_proto::format::assignment::{Assignment, BrokerHealth};
 use kaas_proto::layout::{CLUSTER_DIRECTORY, assignment_temporary};
 use kaas_proto::types::AssignmentVersion;
@@ -56,7 +56,7 @@ impl Stage {
 
     pub(super) fn restart_all(&mut self, random: &mut Random) -> Result<()> {
         for id in 0..BROKERS {
-            self.step("handed over", |cluster, _| stop(cluster, id))?;
+            self.step("handed over", |cluster, _| cluster.stop(id))?;
             delay(random);
             self.step("back", |cluster, _| {
                 cluster.add(id)?;
@@ -80,7 +80,7 @@ impl Stage {
             let ids: Vec<i32> = self.cluster.brokers.keys().copied().collect();
             let id = random.pick(&ids).context("brokers run")?;
             delay(random);
-            self.step("handed over", |cluster, _| stop(cluster, id))?;
+            self.step("handed over", |cluster, _| cluster.stop(id))?;
         }
         self.settle(BROKERS)?;
         // The next repetition starts with the same ids.
@@ -91,7 +91,7 @@ impl Stage {
         }
         for id in [fourth, fifth] {
             if self.cluster.brokers.contains_key(&id) {
-                stop(&mut self.cluster, id)?;
+                self.cluster.stop(id)?;
             }
         }
         self.settle(BROKERS)
@@ -217,17 +217,6 @@ fn staged(cluster: &Cluster, before: &Assignment) -> Result<(PathBuf, Vec<u8>)> 
 fn create(cluster: &Cluster, address: SocketAddr) -> Result<()> {
     connect(address)?.create_topic(TOPIC, PARTITIONS, &[])?;
     cluster.wait_until_even(BROKERS)
-}
-
-/// SIGTERM, until the process has ended.
-fn stop(cluster: &mut Cluster, id: i32) -> Result<()> {
-    let mut broker = cluster.brokers.remove(&id).context("it runs")?;
-    broker.signal("TERM")?;
-    let status = broker.wait()?;
-    if !status.success() {
-        bail!("a broker that is told to stop exits with 0, not {status}:\n{}", broker.log_lines().join("\n"));
-    }
-    Ok(())
 }
 
 pub(super) fn delay(random: &mut Random) {

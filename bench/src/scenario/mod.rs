@@ -66,6 +66,15 @@ pub struct Gap {
     pub obstacle: String,
 }
 
+/// Who elects the controller and knows the topics.
+#[derive(Clone, Copy, Debug)]
+pub enum Setting<'a> {
+    /// Files in a directory, see `--cluster-stand-in`. One scenario is of a real API server all the same, and starts one.
+    StandIn,
+    /// A real API server, with a Lease of this namespace. It is made here.
+    Kubernetes { server: &'a ApiServer, namespace: &'a str },
+}
+
 /// A cluster with a load, on which a scenario is repeated.
 #[derive(Debug)]
 pub struct Stage {
@@ -74,7 +83,7 @@ pub struct Stage {
     load: Load,
     /// Kept for as long as brokers may load it.
     _library: Option<TempDir>,
-    /// If the scenario has one; the cluster is elected by it then.
+    /// If the scenario has one of its own.
     api_server: Option<ApiServer>,
     /// How long a broker that is paused stands still.
     pause: Duration,
@@ -86,7 +95,13 @@ impl Stage {
     ///
     /// # Errors
     /// What the brokers logged instead.
-    pub fn start(scenario: Scenario, binary: &Path, directory: &Path, pause: Duration) -> Result<Self> {
+    pub fn start(
+        scenario: Scenario,
+        setting: Setting<'_>,
+        binary: &Path,
+        directory: &Path,
+        pause: Duration,
+    ) -> Result<Self> {
         let (mut library, mut api_server) = (None, None);
         let around = match scenario {
             Scenario::RacingControllers => {
@@ -96,12 +111,17 @@ impl Stage {
             Scenario::CutStream => Around { proxies: Some(BTreeMap::new()), ..Around::default() },
             _ => Around::default(),
         };
-        let cluster = if scenario == Scenario::ApiServerAway {
-            let kubeconfig = api_server.insert(ApiServer::start()?).make_namespace("kaas")?;
-            Cluster::start_with(binary, directory, Outside::Kubernetes { kubeconfig }, &[], BROKERS)?
-        } else {
-            Cluster::start_within(binary, directory, around, BROKERS)?
+        let outside = match setting {
+            // What others use can't be stopped.
+            _ if scenario == Scenario::ApiServerAway => {
+                Outside::Kubernetes { kubeconfig: api_server.insert(ApiServer::start()?).make_namespace("kaas")? }
+            }
+            Setting::StandIn => Outside::StandIn(tempfile::tempdir_in(directory)?),
+            Setting::Kubernetes { server, namespace } => {
+                Outside::Kubernetes { kubeconfig: server.make_namespace(namespace)? }
+            }
         };
+        let cluster = Cluster::start_within(binary, directory, outside, around, BROKERS)?;
         let load = Load::start(&cluster, TOPIC, PARTITIONS)?;
         let stage = Self { scenario, cluster, load, _library: library, api_server, pause, gaps: Vec::new() };
         stage.settle(BROKERS)?;
@@ -127,6 +147,12 @@ impl Stage {
     pub fn finish(self) -> Result<u64> {
         let Self { scenario, cluster, load, .. } = self;
         load.finish().with_context(|| format!("{scenario}\n{}", cluster.logs()))
+    }
+
+    /// What the brokers have logged.
+    #[must_use]
+    pub fn logs(&self) -> String {
+        self.cluster.logs()
     }
 
     fn happen(&mut self, random: &mut Random) -> Result<()> {

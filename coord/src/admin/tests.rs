@@ -266,7 +266,7 @@ async fn health_tells_epochs_versions_and_ages() {
             shown.elect(3, 4);
             shown.follow(sample::assignment(4, 17));
             tokio::time::advance(Duration::from_millis(200)).await;
-            shown.status.note_heard();
+            shown.status.note_heard(0);
             tokio::time::advance(Duration::from_millis(50)).await;
             let cluster = &admin.health()["cluster"];
             assert_eq!(

@@ -280,11 +280,12 @@ async fn lift(floor: watch::Sender<i32>, mut accepted: watch::Receiver<Option<Ar
     }
 }
 
-/// Says that this broker is about to leave, and waits until it leads nothing any more, or nobody is there to take over.
+/// Says that this broker is about to leave, and waits until it leads nothing any more and the controller has passed that on, or nobody
+/// is there to take over. The controller may be this broker: what it has not passed on then, nobody does.
 async fn drain(status: &Status, member: &Member) {
     status.set_draining();
     let deadline = Instant::now() + DRAIN_WAIT;
-    while !member.may_leave() {
+    while !(member.may_leave() && status.all_reported()) {
         if Instant::now() >= deadline {
             tracing::warn!("not everything was handed over in time: the others find out by themselves");
             return;

@@ -24,15 +24,16 @@ use kaas_proto::types::{BrokerId, ControllerEpoch, LeaderEpoch};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 
-use super::assignment_file::{AssignmentFile, AssignmentFileError};
+use super::assignment_file::{AssignmentFile, AssignmentFileError, Staged};
 use super::follower::{Report, What};
 use super::found_epochs::find_epochs;
-use super::heartbeat::messages::{report, wire_report};
+use super::heartbeat::messages::{MAX_REPORTS, report, wire_report};
 use super::heartbeat::server::{EVENT_QUEUE_LENGTH, EventSink, SessionEvent, ToBroker};
 use super::plan::{Inputs, TakenEpochs, next_assignment, says_the_same};
 use super::ports::{DesiredTopics, Leadership};
 use super::provision::Provisioner;
 use super::registry::{HEARTBEAT_INTERVAL, Registry, SessionId};
+use super::releases::RecentReleases;
 use super::watcher::Watcher;
 use crate::topics::{StoreError, TopicDirectory, blocking};
 
@@ -172,6 +173,7 @@ impl Candidate {
             provisioner: Some(provisioner),
             events,
             sessions: HashMap::new(),
+            releases: RecentReleases::default(),
             led: stored.assignment.as_ref().map(leaders).unwrap_or_default(),
             former: stored.assignment,
             written: false,
@@ -203,8 +205,13 @@ impl Candidate {
         }
     }
 
-    fn may_act(&self) -> bool {
-        deadline_in(&self.leadership.borrow()).is_some_and(|until| Instant::now() < until)
+    /// The last look before an assignment counts: to write it may have taken long.
+    async fn if_still_elected(&self, staged: Staged) -> Result<Staged, TermError> {
+        if deadline_in(&self.leadership.borrow()).is_some_and(|until| Instant::now() < until) {
+            return Ok(staged);
+        }
+        blocking(move || staged.withdraw()).await;
+        Err(TermError::NotElected)
     }
 }
 
@@ -224,6 +231,8 @@ fn leaders(assignment: &Assignment) -> HashMap<PartitionKey, (BrokerId, LeaderEp
 struct Session {
     id: SessionId,
     to_broker: ToBroker,
+    /// The number of its newest message.
+    heard: u64,
 }
 
 /// One term of office.
@@ -238,6 +247,8 @@ struct Term<'a> {
     sessions: HashMap<BrokerId, Session>,
     /// The last assignment, also that of another controller.
     former: Option<Assignment>,
+    /// For new leaders that come after the word of it.
+    releases: RecentReleases,
     /// Who leads what in it.
     led: HashMap<PartitionKey, (BrokerId, LeaderEpoch)>,
     /// Something was written in this term.
@@ -265,8 +276,12 @@ impl Term<'_> {
                     if count == 0 {
                         return Err(TermError::NotElected);
                     }
-                    let released = batch.drain(..).filter_map(|event| self.note(event)).collect::<Vec<_>>();
-                    released.into_iter().for_each(|(broker, reports)| self.pass_on(broker, &reports));
+                    let reported = batch.drain(..).filter_map(|event| self.note(event)).collect::<Vec<_>>();
+                    for (broker, released) in reported {
+                        self.pass_on(broker, &released);
+                        // A broker that is about to leave waits for this.
+                        self.send(broker, &[]);
+                    }
                     self.recompute().await?;
                 }
                 _ = tick.tick() => {
@@ -303,15 +318,15 @@ impl Term<'_> {
         Ok(done)
     }
 
-    /// Takes note of what a session says. Returns what the broker has let go of.
+    /// Takes note of what a session says. Returns what the broker has let go of, if it reports anything.
     fn note(&mut self, event: SessionEvent) -> Option<(BrokerId, Vec<Report>)> {
         let now = Instant::now();
         match event {
             SessionEvent::Began { session, broker, to_broker } => {
                 tracing::info!(broker = %broker.id, incarnation = %broker.incarnation, "a broker has come");
                 // Dropping a former session's sender ends it.
-                self.sessions.insert(broker.id, Session { id: session, to_broker });
-                self.send(broker.id, Vec::new());
+                self.sessions.insert(broker.id, Session { id: session, to_broker, heard: 0 });
+                self.send(broker.id, &self.releases_for(broker.id, now));
                 self.registry.connect(session, broker, now);
                 None
             }
@@ -319,8 +334,11 @@ impl Term<'_> {
                 if !self.registry.heard(broker, session, message.healthy, message.draining, now) {
                     return None;
                 }
+                if let Some(session) = self.sessions.get_mut(&broker) {
+                    session.heard = message.number;
+                }
                 let relinquished = self.note_reports(broker, &message);
-                (!relinquished.is_empty()).then_some((broker, relinquished))
+                (!message.reports.is_empty()).then_some((broker, relinquished))
             }
             SessionEvent::Ended { session, broker } => {
                 self.registry.disconnect(broker, session);
@@ -351,14 +369,25 @@ impl Term<'_> {
     /// Tells new leaders that those before them have let go.
     fn pass_on(&mut self, from: BrokerId, reports: &[Report]) {
         let mut by_leader: HashMap<BrokerId, Vec<Report>> = HashMap::new();
+        let now = Instant::now();
         for report in reports {
+            self.releases.note(report.partition, report.epoch, now);
             if let Some(&(leader, _)) = self.led.get(&report.partition).filter(|(leader, _)| *leader != from) {
                 by_leader.entry(leader).or_default().push(*report);
             }
         }
         for (leader, reports) in by_leader {
-            self.send(leader, reports);
+            self.send(leader, &reports);
         }
+    }
+
+    /// What others have let go of for a broker, as far as it may not have heard of it.
+    fn releases_for(&self, broker: BrokerId, now: Instant) -> Vec<Report> {
+        let is_next = |partition, released| {
+            self.led.get(&partition).is_some_and(|&(leader, epoch)| leader == broker && released < epoch)
+        };
+        let released = self.releases.at(now).into_iter().filter(|&(partition, epoch)| is_next(partition, epoch));
+        released.map(|(partition, epoch)| Report { partition, epoch, what: What::Relinquished }).collect()
     }
 
     /// Whether it is the broker that is to lead the partition that superseded the reporter.
@@ -367,20 +396,26 @@ impl Term<'_> {
         led.is_some_and(|&(leader, epoch)| leader != reporter && report.epoch <= epoch)
     }
 
-    fn send(&self, broker: BrokerId, relinquished: Vec<Report>) {
+    fn send(&self, broker: BrokerId, relinquished: &[Report]) {
         let Some(session) = self.sessions.get(&broker) else { return };
         let generation = self.former.as_ref().filter(|_| self.written).map(Assignment::generation);
-        let message = ControllerMessage {
+        let message = |relinquished: &[Report]| ControllerMessage {
             controller_epoch: generation.map_or(0, |(epoch, _)| epoch.0),
             assignment_version: generation.map_or(0, |(_, version)| version.0),
             relinquished: relinquished.iter().map(wire_report).collect(),
+            heard: session.heard,
         };
         // A broker that takes nothing is about to be found silent; a report that it misses costs it a short wait.
-        let _ = session.to_broker.try_send(Ok(message));
+        if relinquished.is_empty() {
+            let _ = session.to_broker.try_send(Ok(message(&[])));
+        }
+        for some in relinquished.chunks(MAX_REPORTS) {
+            let _ = session.to_broker.try_send(Ok(message(some)));
+        }
     }
 
     fn send_to_all(&self) {
-        self.sessions.keys().for_each(|&broker| self.send(broker, Vec::new()));
+        self.sessions.keys().for_each(|&broker| self.send(broker, &[]));
     }
 
     /// Writes an assignment if what it says has changed.
@@ -438,12 +473,7 @@ impl Term<'_> {
         });
         let (staged, next, former) = self.candidate.while_elected(staging).await?;
         self.former = former;
-        let staged = staged?;
-        // The last look before it counts: the write may have taken long.
-        if !self.candidate.may_act() {
-            let _ = blocking(move || staged.withdraw()).await;
-            return Err(TermError::NotElected);
-        }
+        let staged = self.candidate.if_still_elected(staged?).await?;
         let publishing = blocking(move || staged.publish());
         // Also when publishing fails it may count: so this one is the last.
         let version = next.assignment_version;
@@ -482,3 +512,7 @@ impl Term<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "controller_tests.rs"]
+mod tests;

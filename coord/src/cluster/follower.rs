@@ -21,7 +21,7 @@ use kaas_proto::format::assignment::Assignment;
 use kaas_proto::types::{BrokerId, Incarnation, LeaderEpoch, TopicId};
 use tokio::time::Instant;
 
-use super::releases::Releases;
+use super::releases::{RecentReleases, Releases};
 
 /// How long a new leader waits for the word of the one before it. Then it takes over without: the fence stops that one.
 pub const HANDOVER_WAIT: Duration = Duration::from_millis(500);
@@ -97,6 +97,8 @@ pub struct Follower {
     deleted: HashSet<TopicId>,
     /// What may be let go for this broker, before it was told to lead it.
     releases: Releases,
+    /// What this broker itself has let go of.
+    own_releases: RecentReleases,
 }
 
 impl Follower {
@@ -109,6 +111,7 @@ impl Follower {
             topics: BTreeSet::new(),
             deleted: HashSet::new(),
             releases: Releases::default(),
+            own_releases: RecentReleases::default(),
         }
     }
 
@@ -145,7 +148,7 @@ impl Follower {
         let mut others: Vec<PartitionKey> = self.held.keys().filter(|key| !mine.contains(key)).copied().collect();
         others.sort_unstable();
         for partition in others {
-            self.let_go(partition, &mut steps);
+            self.let_go(partition, now, &mut steps);
         }
         steps
     }
@@ -188,7 +191,7 @@ impl Follower {
     }
 
     /// Another broker is to lead it.
-    fn let_go(&mut self, partition: PartitionKey, steps: &mut Vec<Step>) {
+    fn let_go(&mut self, partition: PartitionKey, now: Instant, steps: &mut Vec<Step>) {
         let Some(held) = self.held.get_mut(&partition) else { return };
         match held.state {
             State::Relinquishing => {}
@@ -198,11 +201,16 @@ impl Follower {
             }
             // No shard has heard of it.
             State::Awaiting { .. } => {
-                let report = Report { partition, epoch: held.epoch, what: What::Relinquished };
-                self.held.remove(&partition);
-                steps.extend([Step::Forget { partition }, Step::Report(report)]);
+                let epoch = held.epoch;
+                steps.extend(self.forget(partition, epoch, now));
             }
         }
+    }
+
+    fn forget(&mut self, partition: PartitionKey, epoch: LeaderEpoch, now: Instant) -> [Step; 2] {
+        self.held.remove(&partition);
+        self.own_releases.note(partition, epoch, now);
+        [Step::Forget { partition }, Step::Report(Report { partition, epoch, what: What::Relinquished })]
     }
 
     fn abandon(&mut self, topic_id: TopicId, steps: &mut Vec<Step>) {
@@ -258,7 +266,7 @@ impl Follower {
     }
 
     /// Takes note of what a shard reports.
-    pub fn changed(&mut self, partition: PartitionKey, change: &PartitionChange) -> Vec<Step> {
+    pub fn changed(&mut self, partition: PartitionKey, change: &PartitionChange, now: Instant) -> Vec<Step> {
         let Some(held) = self.held.get_mut(&partition) else { return Vec::new() };
         match *change {
             PartitionChange::Leading { epoch } => {
@@ -270,9 +278,7 @@ impl Follower {
                 held.superseded = held.superseded.max(Some(epoch));
             }
             PartitionChange::Relinquished { epoch } if held.state == State::Relinquishing => {
-                self.held.remove(&partition);
-                let report = Report { partition, epoch, what: What::Relinquished };
-                return vec![Step::Forget { partition }, Step::Report(report)];
+                return self.forget(partition, epoch, now).into();
             }
             PartitionChange::Relinquished { .. } | PartitionChange::Failed { .. } | PartitionChange::Stalled(_) => {
                 return Vec::new();
@@ -281,10 +287,15 @@ impl Follower {
         held.owed(partition).map(Step::Report).into_iter().collect()
     }
 
-    /// What a controller that knows nothing but the assignment must hear.
+    /// What a controller that knows nothing but the assignment must hear: also what was let go of a moment ago, because who is to
+    /// lead it next may wait for the word of it.
     #[must_use]
-    pub fn outstanding(&self) -> Vec<Report> {
-        self.held.iter().filter_map(|(&partition, held)| held.owed(partition)).collect()
+    pub fn outstanding(&self, now: Instant) -> Vec<Report> {
+        let owed = self.held.iter().filter_map(|(&partition, held)| held.owed(partition));
+        let released =
+            self.own_releases.at(now).into_iter().filter(|(partition, _)| !self.held.contains_key(partition));
+        let released = released.map(|(partition, epoch)| Report { partition, epoch, what: What::Relinquished });
+        owed.chain(released).collect()
     }
 
     /// The partitions that shards are to lead, with the epoch that they were told, to repeat with another configuration.

@@ -3,6 +3,7 @@
 use kaas_proto::format::assignment::{AssignedPartition, AssignedSlot, BrokerHealth, RegisteredBroker};
 use kaas_proto::types::{AssignmentVersion, COORDINATOR_SLOTS, ControllerEpoch, PartitionIndex, SlotId};
 
+use super::super::releases::RELEASE_KEPT;
 use super::*;
 
 const ME: BrokerId = BrokerId(1);
@@ -113,7 +114,7 @@ fn a_release_outlives_assignments_that_are_older() {
     assert_eq!(follower.adopt(&mine, now), [take_over(0, 3)]);
     // The next handover is another one.
     follower.adopt(&assignment(&[(OTHER, 4, Some(ME)), (OTHER, 1, None)]), now);
-    follower.changed(key(0), &PartitionChange::Relinquished { epoch: LeaderEpoch(3) });
+    follower.changed(key(0), &PartitionChange::Relinquished { epoch: LeaderEpoch(3) }, now);
     assert_eq!(follower.adopt(&assignment(&[(ME, 5, Some(OTHER)), (OTHER, 1, None)]), now), []);
     assert_eq!(follower.released(key(0), LeaderEpoch(4)), Some(take_over(0, 5)));
 }
@@ -125,7 +126,7 @@ fn a_release_may_come_before_this_broker_itself_has_let_go() {
     assert_eq!(follower.released(key(0), LeaderEpoch(2)), None, "that was before this broker");
     assert_eq!(follower.released(key(0), LeaderEpoch(4)), None, "of an assignment that is still to come here");
     follower.adopt(&assignment(&[(OTHER, 4, Some(ME))]), now);
-    follower.changed(key(0), &PartitionChange::Relinquished { epoch: LeaderEpoch(3) });
+    follower.changed(key(0), &PartitionChange::Relinquished { epoch: LeaderEpoch(3) }, now);
     assert_eq!(follower.adopt(&assignment(&[(ME, 5, Some(OTHER))]), now), [take_over(0, 5)]);
 }
 
@@ -137,9 +138,22 @@ fn what_another_is_to_lead_is_relinquished_and_reported() {
     assert_eq!(follower.adopt(&plan, now), [Step::Relinquish { partition: key(0) }]);
     assert_eq!(follower.adopt(&plan, now), [], "once");
     assert!(!follower.is_empty());
-    let steps = follower.changed(key(0), &PartitionChange::Relinquished { epoch: LeaderEpoch(3) });
+    let steps = follower.changed(key(0), &PartitionChange::Relinquished { epoch: LeaderEpoch(3) }, now);
     assert_eq!(steps, [Step::Forget { partition: key(0) }, Step::Report(report(3, What::Relinquished))]);
     assert!(follower.is_empty());
+}
+
+#[test]
+fn what_was_relinquished_is_said_again_to_a_controller_that_comes_soon() {
+    let (mut follower, now) = (follower(), Instant::now());
+    follower.adopt(&assignment(&[(ME, 3, None)]), now);
+    follower.adopt(&assignment(&[(OTHER, 4, Some(ME))]), now);
+    follower.changed(key(0), &PartitionChange::Relinquished { epoch: LeaderEpoch(3) }, now);
+    assert_eq!(follower.outstanding(now + HANDOVER_WAIT), [report(3, What::Relinquished)]);
+    assert_eq!(follower.outstanding(now + RELEASE_KEPT), [], "whoever waited for it has begun");
+    // It is to lead it again: now that would be wrong.
+    follower.adopt(&assignment(&[(ME, 5, Some(OTHER))]), now);
+    assert_eq!(follower.outstanding(now), []);
 }
 
 #[test]
@@ -157,7 +171,7 @@ fn a_partition_that_comes_back_while_it_is_relinquished_is_taken_over_again() {
     follower.adopt(&assignment(&[(OTHER, 4, Some(ME))]), now);
     assert_eq!(follower.adopt(&assignment(&[(ME, 5, Some(OTHER))]), now), [take_over(0, 5)]);
     let late = PartitionChange::Relinquished { epoch: LeaderEpoch(3) };
-    assert_eq!(follower.changed(key(0), &late), [], "that was for the older command");
+    assert_eq!(follower.changed(key(0), &late, now), [], "that was for the older command");
     assert!(!follower.is_empty());
 }
 
@@ -165,19 +179,19 @@ fn a_partition_that_comes_back_while_it_is_relinquished_is_taken_over_again() {
 fn epochs_that_the_controller_can_not_know_are_reported_until_it_does() {
     let (mut follower, now) = (follower(), Instant::now());
     follower.adopt(&assignment(&[(ME, 3, None)]), now);
-    assert_eq!(follower.changed(key(0), &leading(3)), []);
-    assert_eq!(follower.outstanding(), []);
-    assert_eq!(follower.changed(key(0), &leading(5)), [Step::Report(report(5, What::Leads))]);
-    assert_eq!(follower.outstanding(), [report(5, What::Leads)]);
+    assert_eq!(follower.changed(key(0), &leading(3), now), []);
+    assert_eq!(follower.outstanding(now), []);
+    assert_eq!(follower.changed(key(0), &leading(5), now), [Step::Report(report(5, What::Leads))]);
+    assert_eq!(follower.outstanding(now), [report(5, What::Leads)]);
     assert_eq!(follower.adopt(&assignment(&[(ME, 5, None)]), now), [take_over(0, 5)], "the shard rests: it does that");
-    assert_eq!(follower.outstanding(), []);
+    assert_eq!(follower.outstanding(now), []);
 
     let superseded = PartitionChange::Superseded { epoch: LeaderEpoch(9), by: "2".into() };
-    assert_eq!(follower.changed(key(0), &superseded), [Step::Report(report(9, What::Superseded))]);
+    assert_eq!(follower.changed(key(0), &superseded, now), [Step::Report(report(9, What::Superseded))]);
     assert_eq!(follower.led(key(0)), None);
     assert_eq!(follower.led_of(TOPIC).count(), 0, "no configuration is sent to what is superseded");
     assert_eq!(follower.adopt(&assignment(&[(ME, 10, None)]), now), [take_over(0, 10)]);
-    assert_eq!(follower.outstanding(), []);
+    assert_eq!(follower.outstanding(now), []);
     assert_eq!(follower.led_of(TOPIC).collect::<Vec<_>>(), [(key(0), LeaderEpoch(10))]);
 }
 

@@ -217,10 +217,11 @@ impl Member {
     }
 
     fn apply(&self, events: impl Iterator<Item = ShardEvent>) -> Result<(), OutboxFull> {
+        let now = Instant::now();
         let mut epochs_changed = false;
         let mut steps = Vec::new();
         for event in events {
-            steps.extend(self.follower.borrow_mut().changed(event.partition, &event.change));
+            steps.extend(self.follower.borrow_mut().changed(event.partition, &event.change, now));
             match event.change {
                 // Whether it counts is the follower's to say.
                 PartitionChange::Relinquished { .. } => {}
@@ -260,7 +261,7 @@ impl Member {
 
     /// What a session with a controller begins with.
     pub(crate) fn outstanding(&self) -> Vec<Report> {
-        self.follower.borrow().outstanding()
+        self.follower.borrow().outstanding(Instant::now())
     }
 
     /// Publishes the view that follows from all that is known.

@@ -40,6 +40,10 @@ pub struct Status {
     connected: Cell<bool>,
     heard_at: Cell<Option<Instant>>,
     reports: RefCell<Vec<Report>>,
+    /// Messages of this session.
+    sent: Cell<u64>,
+    /// The number of the newest of them that reports something.
+    reported: Cell<u64>,
     changed: Notify,
 }
 
@@ -97,15 +101,41 @@ impl Status {
         self.heard_at.get().map(|at| at.elapsed())
     }
 
-    /// A controller says something.
-    pub fn note_heard(&self) {
+    /// A controller says something: also that it has dealt with messages up to this one.
+    pub fn note_heard(&self, number: u64) {
         self.heard_at.set(Some(Instant::now()));
+        if number >= self.reported.get() {
+            self.reported.set(0);
+        }
+    }
+
+    /// Whether the controller knows all that was to be reported, or there is none to tell.
+    #[must_use]
+    pub fn all_reported(&self) -> bool {
+        !self.connected.get() || (self.reports.borrow().is_empty() && self.reported.get() == 0)
+    }
+
+    fn begin_session(&self, outstanding: Vec<Report>) {
+        self.reports.replace(outstanding);
+        self.sent.set(0);
+        self.reported.set(0);
+        self.connected.set(true);
+    }
+
+    fn end_session(&self) {
+        self.connected.set(false);
+        self.reports.borrow_mut().clear();
     }
 
     fn message(&self) -> BrokerMessage {
         let (epoch, version) = self.applied.get();
         let mut reports = self.reports.borrow_mut();
         let sent = reports.len().min(MAX_REPORTS);
+        let number = self.sent.get() + 1;
+        self.sent.set(number);
+        if sent > 0 {
+            self.reported.set(number);
+        }
         let message = BrokerMessage {
             registration: None,
             healthy: self.is_healthy(),
@@ -113,6 +143,7 @@ impl Status {
             controller_epoch: epoch.0,
             assignment_version: version.0,
             reports: reports.drain(..sent).map(|report| wire_report(&report)).collect(),
+            number,
         };
         if !reports.is_empty() {
             self.changed.notify_one();
@@ -176,8 +207,7 @@ impl Client {
                 ended = self.session(&address) => ended.err().map(|status| status.to_string()),
                 () = self.moved(Some(&address)) => None,
             };
-            self.status.connected.set(false);
-            self.status.reports.borrow_mut().clear();
+            self.status.end_session();
             if let Some(ended) = ended.filter(|ended| *ended != complaint) {
                 tracing::warn!(controller = &*address, "the session with the controller has ended: {ended}");
                 complaint = ended;
@@ -227,8 +257,7 @@ impl Client {
         let unusable = |error: tonic::transport::Error| tonic::Status::unavailable(in_words(&error));
         let channel = self.endpoint(address).map_err(unusable)?.connect().await.map_err(unusable)?;
         let (messages, outbound) = mpsc::channel(MESSAGE_QUEUE_LENGTH);
-        *self.status.reports.borrow_mut() = (self.outstanding)();
-        self.status.connected.set(true);
+        self.status.begin_session((self.outstanding)());
         let registration = Some(registration(&self.broker, &self.cluster_id));
         let first = BrokerMessage { registration, ..self.status.message() };
         let full = |_| tonic::Status::unavailable("the transport takes no messages");
@@ -269,7 +298,7 @@ impl Client {
     }
 
     fn hear(&self, message: &ControllerMessage) {
-        self.status.note_heard();
+        self.status.note_heard(message.heard);
         if message.assignment_version > 0 {
             let epoch = ControllerEpoch(message.controller_epoch);
             (self.hear)(Told::Assignment(epoch, AssignmentVersion(message.assignment_version)));

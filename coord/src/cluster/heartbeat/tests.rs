@@ -111,18 +111,21 @@ async fn a_session_carries_news_both_ways_and_ends_with_the_controller() {
             both.status.report(slot_report(What::Superseded));
             both.status.set_draining();
             let mut reported = Vec::new();
-            let mut draining = false;
+            let (mut draining, mut number) = (false, 0);
             while !(draining && reported == [slot_report(What::Superseded)]) {
                 let SessionEvent::Heard { session: of, message, .. } = next(&mut events).await else { unreachable!() };
                 assert_eq!(of, session);
                 reported.extend(message.reports.iter().filter_map(report));
                 draining = message.draining;
+                number = message.number;
             }
+            assert!(!both.status.all_reported(), "it was heard, but the broker can't know");
 
             let message = ControllerMessage {
                 controller_epoch: 4,
                 assignment_version: 17,
                 relinquished: vec![wire_report(&slot_report(What::Relinquished))],
+                heard: number,
             };
             to_broker.send(Ok(message)).await.unwrap();
             while both.told.borrow().len() < 2 {
@@ -131,6 +134,9 @@ async fn a_session_carries_news_both_ways_and_ends_with_the_controller() {
             let assignment = Told::Assignment(ControllerEpoch(4), AssignmentVersion(17));
             let Report { partition, epoch, .. } = slot_report(What::Relinquished);
             assert_eq!(*both.told.borrow(), [assignment, Told::Released(partition, epoch)]);
+            assert!(both.status.all_reported());
+            both.status.report(slot_report(What::Leads));
+            assert!(!both.status.all_reported(), "that is news");
 
             // The controller is deposed, and another one elected in the same place.
             drop((to_broker, events));
