@@ -184,7 +184,7 @@ async fn epochs_that_are_taken_are_gone_above() {
             let report = |slot: SlotId, epoch, what| Report { partition: PartitionKey::of_slot(slot), epoch, what };
             let reports = [(lost, What::Superseded), (healed, What::Leads)];
             office.say(OTHER, 20, reports.map(|(slot, what)| report(slot, LeaderEpoch(9), what)).into()).await;
-            let row = |assignment: &Assignment, slot: SlotId| assignment.consumer_groups[usize::from(slot.0)].clone();
+            let row = |assignment: &Assignment, slot: SlotId| assignment.consumer_groups[usize::from(slot.0)];
             let lifted = office.assignment("above", |assignment| row(assignment, lost).epoch == LeaderEpoch(10)).await;
             assert_eq!(row(&lifted, lost).leader, OTHER, "who was superseded may lead all the same");
             assert_eq!(
