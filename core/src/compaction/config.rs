@@ -13,7 +13,8 @@ pub struct CompactionConfig {
     pub map_bytes: usize,
     /// The shard's part of `log.cleaner.io.max.bytes.per.second`, reads and writes together.
     pub bytes_per_second: f64,
-    /// `log.cleaner.backoff.ms`: how long the shard rests when nothing is to be compacted.
+    /// `log.cleaner.backoff.ms`: how long the shard rests when nothing is to be compacted, and a
+    /// partition after each pass.
     pub backoff: Duration,
 }
 

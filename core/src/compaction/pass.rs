@@ -26,6 +26,15 @@ use crate::partition::compaction::{Candidate, Compacted};
 use crate::partition::leader::Leader;
 use crate::planted::{PlantedBug, is_planted};
 
+/// How far a pass came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassEnd {
+    /// Everything that was dirty when it began is compacted.
+    Complete,
+    /// The map was full before that; another pass is to go on at once.
+    MapFull,
+}
+
 /// Compacts what a candidate has to compact.
 ///
 /// # Errors
@@ -34,7 +43,7 @@ pub async fn compact<E: Env>(
     candidate: &Candidate<E>,
     config: &CompactionConfig,
     throttle: &mut Throttle,
-) -> Result<(), CompactionError> {
+) -> Result<PassEnd, CompactionError> {
     let outcome = pass(candidate, config, throttle).await;
     outcome.map_err(|error| candidate.leader.explain(error, &candidate.segments))
 }
@@ -43,7 +52,7 @@ async fn pass<E: Env>(
     candidate: &Candidate<E>,
     config: &CompactionConfig,
     throttle: &mut Throttle,
-) -> Result<(), CompactionError> {
+) -> Result<PassEnd, CompactionError> {
     let leader = &candidate.leader;
     let env = leader.context.env();
     let first_dirty = &candidate.segments[candidate.backlog.first_dirty];
@@ -62,7 +71,8 @@ async fn pass<E: Env>(
         pass.rewrite(&candidate.segments[group], to).await?;
     }
     leader.context.log.counters.compaction_passes.add(1);
-    Ok(())
+    let is_complete = candidate.segments.last().is_none_or(|last| end_of(last) <= to);
+    Ok(if is_complete { PassEnd::Complete } else { PassEnd::MapFull })
 }
 
 /// The end of a segment that is not appended to.

@@ -16,6 +16,7 @@ use tracing::{debug, info, warn};
 use super::leader::Leader;
 use crate::compaction::error::CompactionError;
 use crate::compaction::output::{Written, discard};
+use crate::compaction::pass::PassEnd;
 use crate::compaction::selection::{Backlog, Limits, SegmentSummary, backlog};
 use crate::env::{Env, MonotonicTime, Volume, VolumeFile};
 use crate::format::manifest::{Manifest, Replaced};
@@ -142,12 +143,18 @@ impl<E: Env> Leader<E> {
         SegmentName { epoch: self.epoch(), base_offset: from, generation }
     }
 
-    /// Takes note of how a pass ended.
-    pub(crate) fn compaction_ended(&self, outcome: &Result<(), CompactionError>, backoff: Duration) {
+    /// Takes note of how a pass ended, and lets the partition rest. After a complete one too: each pass costs several
+    /// durable writes, and a log that rolls many segments per second would be kept busy, and slow, by passes over
+    /// next to nothing.
+    pub(crate) fn compaction_ended(&self, outcome: Result<PassEnd, CompactionError>, backoff: Duration) {
         let compaction = &self.compaction;
         let directory = self.log().directory().display();
         let rest = match outcome {
-            Ok(()) => {
+            Ok(PassEnd::Complete) => {
+                compaction.failures.set(0);
+                backoff
+            }
+            Ok(PassEnd::MapFull) => {
                 compaction.failures.set(0);
                 compaction.rests_until.set(None);
                 return;

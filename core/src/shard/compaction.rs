@@ -6,7 +6,6 @@ use std::time::Duration;
 use futures_lite::future;
 
 use super::Shard;
-use crate::compaction::error::CompactionError;
 use crate::compaction::pass::compact;
 use crate::compaction::throttle::Throttle;
 use crate::env::Env;
@@ -28,7 +27,7 @@ impl<E: Env> Shard<E> {
             future::or(self.env().sleep(backoff), self.ended()).await;
             while let Some(candidate) = self.dirtiest(backoff).await {
                 let outcome = Box::pin(compact(&candidate, &config, &mut throttle)).await;
-                candidate.leader.compaction_ended(&outcome, backoff);
+                candidate.leader.compaction_ended(outcome, backoff);
             }
             if *self.0.ended.borrow() {
                 return;
@@ -48,7 +47,7 @@ impl<E: Env> Shard<E> {
             match leader.compaction_candidate().await {
                 Ok(Some(found)) if best.as_ref().is_none_or(|best| rank(&found) > rank(best)) => best = Some(found),
                 Ok(_) => {}
-                Err(error) => leader.compaction_ended(&Err::<(), CompactionError>(error), backoff),
+                Err(error) => leader.compaction_ended(Err(error), backoff),
             }
             self.env().yield_now().await;
         }

@@ -385,6 +385,25 @@ fn what_waits_is_left_alone_and_what_waited_too_long_is_not() {
 }
 
 #[test]
+fn a_log_that_rolls_all_the_time_is_not_kept_busy_by_passes() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = Broker::start(&env, 1);
+        broker.lead(0, None, &config(|config| config.segment_ms = 1)).await;
+        for round in 0..300 {
+            broker.append(0, &format!("{round}")).await;
+            env.sleep(Duration::from_millis(100)).await;
+        }
+        let (passes, rolled) =
+            (broker.metric("kaas_compaction_passes_total"), broker.metric("kaas_log_segments_rolled_total"));
+        assert!(rolled >= 299, "{rolled} segments rolled");
+        assert!((1..=3).contains(&passes), "{passes} passes in 30 s, one per log.cleaner.backoff.ms is enough");
+        env.sleep(A_WHILE).await;
+        assert_eq!(batches(&broker, 0).await.len(), 2, "the last value, in a segment that may be compacted or not");
+    });
+}
+
+#[test]
 fn the_newest_segment_is_left_alone_whoever_leads() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {

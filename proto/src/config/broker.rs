@@ -92,7 +92,7 @@ const OWN_ROWS: &[BrokerDefinition] = {
         row("log.retention.check.interval.ms", Long, "300000", AtLeast(1), Acted,
             "How often partitions look for segments that are beyond retention."),
         row("log.cleaner.backoff.ms", Long, "15000", AtLeast(0), Acted,
-            "How long a shard rests when nothing is to be compacted."),
+            "How long a shard rests when nothing is to be compacted, and a partition after each pass."),
         row("log.cleaner.dedupe.buffer.size", Long, "134217728", AtLeast(0), Acted,
             "Memory for the last offsets of keys while compaction runs, over all shards. A pass takes no more than the \
              log needs, and ends where the memory does."),
