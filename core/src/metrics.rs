@@ -118,6 +118,7 @@ counters! {
     recovered_bytes: Counter "kaas_partition_recovered_bytes_total", "Bytes that recovery read and verified.";
     watchers_displaced: Counter "kaas_watchers_displaced_total", "Long polls that ended early because too many waited.";
     producers_displaced: Counter "kaas_partition_producers_displaced_total", "Idempotent producers forgotten before they expired because a partition had too many.";
+    transactions_refused: Counter "kaas_append_transactions_refused_total", "Transactions that could not begin because a partition has too many that are open, or aborted and not deleted.";
     producer_id_queue_full: Counter "kaas_producer_id_queue_full_total", "Requests for a producer id refused because too many waited.";
     reserves_given_up: Counter "kaas_reserve_given_up_total", "Times that the reserve was given up because the volume was full.";
     reserve_refusals: Counter "kaas_reserve_refused_appends_total", "Appends refused because the reserve was not in place.";

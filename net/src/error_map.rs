@@ -36,6 +36,8 @@ impl ErrorCodeOf for AppendError {
             Self::InvalidTimestamp => ErrorCode::InvalidTimestamp,
             Self::OutOfOrderSequence { .. } => ErrorCode::OutOfOrderSequenceNumber,
             Self::InvalidProducerEpoch => ErrorCode::InvalidProducerEpoch,
+            // Not retried by the producer itself: its application aborts, and may begin again later.
+            Self::TooManyTransactions => ErrorCode::PolicyViolation,
         }
     }
 }
@@ -119,6 +121,7 @@ mod tests {
             (&AppendError::InvalidTimestamp, 32),
             (&AppendError::OutOfOrderSequence { expected: 1, got: 3 }, 45),
             (&AppendError::InvalidProducerEpoch, 47),
+            (&AppendError::TooManyTransactions, 44),
             (&FetchError::OffsetOutOfRange { offset: high, log_start: low, end: low }, 1),
             (&FetchError::Storage(text()), 56),
             (&LookupError::Storage(text()), 56),

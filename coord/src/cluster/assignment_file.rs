@@ -171,8 +171,13 @@ impl AssignmentFile {
     fn write_temporary(&self, assignment: &Assignment) -> Result<PathBuf, AssignmentFileError> {
         let (epoch, version) = assignment.generation();
         let path = self.directory.join(assignment_temporary(epoch, version));
+        let content = assignment.encode();
+        if content.len() > LIMIT_BYTES {
+            // No broker would read it: the former one goes on to count.
+            return Err(AssignmentFileError { action: "write", path, source: io::ErrorKind::FileTooLarge.into() });
+        }
         let written = File::create(&path).and_then(|mut file| {
-            file.write_all(&assignment.encode())?;
+            file.write_all(&content)?;
             file.sync_all()
         });
         match written {

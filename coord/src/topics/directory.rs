@@ -31,7 +31,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kaas_proto::format::topic_config::StoredTopicConfig;
+use kaas_proto::format::topic_config::{LIMIT_BYTES, StoredTopicConfig};
 use kaas_proto::format::topic_id::TopicIdentity;
 use kaas_proto::layout::{
     self, CLUSTER_DIRECTORY, COORDINATORS_DIRECTORY, PRODUCER_IDS_DIRECTORY, TOPIC_CONFIG_FILE, TOPIC_ID_FILE,
@@ -275,7 +275,11 @@ impl TopicDirectory {
         self.disk.create_directory(path).map_err(|source| failure("create", path, source))
     }
 
+    /// A topic's file; what no reader would take is not written.
     fn write(&self, path: &Path, content: &[u8]) -> Result<(), StoreError> {
+        if content.len() > LIMIT_BYTES {
+            return Err(failure("write", path, io::ErrorKind::FileTooLarge.into()));
+        }
         self.disk.write(path, content).map_err(|source| failure("write", path, source))
     }
 
@@ -354,5 +358,26 @@ fn children(path: &Path) -> io::Result<Vec<PathBuf>> {
         Ok(entries) => entries.map(|entry| entry.map(|entry| entry.path())).collect(),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(Vec::new()),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+    use super::super::disk::FileSystem;
+    use super::*;
+
+    #[test]
+    fn settings_that_no_broker_would_read_are_not_written() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = TopicDirectory::open(root.path().into(), BrokerId(1), Arc::new(FileSystem)).unwrap();
+        let mut topic =
+            StoredTopic { name: "t".into(), id: TopicId(*b"an id of a topic"), partitions: 1, own: BTreeMap::new() };
+        directory.create(&topic).unwrap();
+        topic.own.insert("leader.replication.throttled.replicas".into(), "0:1,".repeat(LIMIT_BYTES / 4));
+        let refused = directory.configure(&topic).unwrap_err();
+        assert_eq!(refused.source.kind(), io::ErrorKind::FileTooLarge);
+        let listed = directory.list().unwrap();
+        assert!(listed.len() == 1 && listed[0].own.is_empty(), "{listed:?}");
     }
 }

@@ -11,6 +11,7 @@ use kaas_proto::types::TimestampMs;
 use super::error::CompactionError;
 use crate::env::{AlignedBuffer, BLOCK_BYTES, Env, OpenMode, Volume, VolumeFile};
 use crate::format::index::{BatchSpan, SegmentIndex};
+use crate::format::partition_file::PartitionFile;
 use crate::format::segment_name::SegmentName;
 use crate::log::context::FileOf;
 use crate::log::persist;
@@ -118,7 +119,8 @@ impl<E: Env> Output<E> {
             self.buffer.pad(self.buffer.len().next_multiple_of(BLOCK_BYTES));
             self.flush().await?;
         }
-        let written = persist::replace(&self.env, &self.directory, &self.name.index(), self.index.encode()).await;
+        let index = PartitionFile::Index(self.name);
+        let written = persist::replace(&self.env, &self.directory, index, self.index.encode()).await;
         written.map_err(CompactionError::volume("can't write", self.directory.join(self.name.index())))?;
         Ok(Written {
             name: self.name,

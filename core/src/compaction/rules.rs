@@ -178,7 +178,7 @@ mod tests {
         assert!(!is_last(&producers, &batch(), 31));
         let marker = |epoch| ControlRecordType::Abort.batch(ProducerId(5), ProducerEpoch(epoch), 0, TimestampMs(1));
         assert!(!is_last(&producers, &marker(1), 31));
-        producers.marked(ProducerId(5), ProducerEpoch(2), 0, TimestampMs(1));
+        producers.marked(ProducerId(5), ProducerEpoch(2), 0, TimestampMs(1), |_| false);
         assert!(is_last(&producers, &marker(2), 31));
         assert!(!is_last(&producers, &marker(1), 31));
     }

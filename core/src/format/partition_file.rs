@@ -15,6 +15,7 @@ use std::fmt;
 use kaas_proto::types::LeaderEpoch;
 
 use super::segment_name::{SegmentName, parse_epoch};
+use super::{checkpoint, fence, index, manifest, producer_snapshot};
 
 const RANDOM_DIGITS: usize = 16;
 
@@ -82,6 +83,19 @@ impl PartitionFile {
             Self::Index(segment) => TemporaryOf::Index(segment),
             Self::Fence(_) | Self::Temporary { .. } => return None,
         })
+    }
+
+    /// Readers refuse a larger one, so nobody writes one. A segment has a limit of its own, which is its topic's.
+    #[must_use]
+    pub fn limit_bytes(self) -> usize {
+        match self {
+            Self::Fence(_) => fence::LIMIT_BYTES,
+            Self::Manifest(_) => manifest::LIMIT_BYTES,
+            Self::Producers(_) => producer_snapshot::LIMIT_BYTES,
+            Self::Checkpoint(_) => checkpoint::LIMIT_BYTES,
+            Self::Index(_) => index::LIMIT_BYTES,
+            Self::Log(_) | Self::Temporary { .. } => usize::MAX,
+        }
     }
 
     /// The epoch of the leader that writes this name.

@@ -41,7 +41,7 @@ const ABORTED_BYTES: usize = 8 + 8 + 8;
 /// A producer may have five requests in flight: so many batches are told from new ones.
 pub const BATCHES_KEPT: usize = 5;
 
-/// Some 400,000 producers. More are forgotten by their expiry long before.
+/// More than twice of what a leader remembers. Nobody writes a larger one.
 pub const LIMIT_BYTES: usize = 64 << 20;
 
 /// Why bytes are no snapshot. Recovery then reads the log from its start.
@@ -89,6 +89,14 @@ pub struct AbortedEntry {
 }
 
 impl ProducerSnapshot {
+    /// How large one is with so many producers and aborted transactions at most.
+    #[must_use]
+    pub const fn largest_bytes(producers: usize, aborted: usize) -> usize {
+        const HEADER_BYTES: usize = 12;
+        let producer_bytes = PRODUCER_BYTES + BATCHES_KEPT * BATCH_BYTES;
+        HEADER_BYTES + FIXED_BYTES + producers * producer_bytes + aborted * ABORTED_BYTES
+    }
+
     /// # Panics
     /// If a producer has more than [`BATCHES_KEPT`] batches, or there are 2^32 of anything.
     #[must_use]

@@ -500,6 +500,7 @@ fn refusal(error: &AppendError) -> Option<GroupError> {
         | AppendError::MissingKey { .. }
         | AppendError::InvalidTimestamp
         | AppendError::OutOfOrderSequence { .. }
-        | AppendError::InvalidProducerEpoch => Some(GroupError::MembershipTooLarge),
+        | AppendError::InvalidProducerEpoch
+        | AppendError::TooManyTransactions => Some(GroupError::MembershipTooLarge),
     }
 }

@@ -31,6 +31,7 @@ use super::segment::{OpenSegment, Segment};
 use crate::env::{BLOCK_BYTES, Env, OpenMode, TaskClass, Volume, VolumeFile, is_gone};
 use crate::format::fence::{Fence, RevokedBy};
 use crate::format::index::{BatchSpan, SegmentIndex};
+use crate::format::partition_file::PartitionFile;
 use crate::format::segment_name::SegmentName;
 use crate::partition::error::{AppendError, NotLeading};
 use crate::planted::{PlantedBug, is_planted};
@@ -295,7 +296,9 @@ impl<E: Env> LedLog<E> {
     /// Makes the index of an own segment durable. A failure costs a later reader a scan, nothing else.
     pub(crate) async fn write_index(&self, name: SegmentName, open: &OpenSegment<FileOf<E>>) {
         let content = open.index.borrow().encode();
-        if let Err(error) = persist::replace(&self.context.env, &self.directory, &name.index(), content).await {
+        if let Err(error) =
+            persist::replace(&self.context.env, &self.directory, PartitionFile::Index(name), content).await
+        {
             debug!(directory = %self.directory.display(), segment = %name, %error, "the index was not written");
         }
     }

@@ -41,6 +41,7 @@ pub fn decide(
     origin: Origin,
     config: &TopicConfig,
     producers: &ProducerTable,
+    transactions: &TransactionIndex,
     now: TimestampMs,
 ) -> Result<Decision, AppendError> {
     if batch.size() > MAX_BATCH_BYTES {
@@ -68,6 +69,9 @@ pub fn decide(
         && let Verdict::Duplicate(original) = producers.check(batch)?
     {
         return Ok(Decision::Repeat(original));
+    }
+    if batch.is_transactional() && transactions.refuses(batch.producer_id()) {
+        return Err(AppendError::TooManyTransactions);
     }
     Ok(Decision::Append { stamp, max_timestamp })
 }
@@ -108,7 +112,8 @@ pub fn note(
     }
     let producer_id = batch.producer_id();
     if batch.is_control() {
-        let forgot = producers.marked(producer_id, batch.producer_epoch(), coordinator_epoch(batch), now);
+        let keeps = |id| transactions.first_offset_of(id).is_some();
+        let forgot = producers.marked(producer_id, batch.producer_epoch(), coordinator_epoch(batch), now, keeps);
         let outcome = match ControlRecordType::of(batch) {
             Ok(Some(ControlRecordType::Abort)) => Outcome::Aborted,
             Ok(Some(ControlRecordType::Commit)) => Outcome::Committed,
@@ -164,7 +169,8 @@ mod tests {
 
     fn offer(bytes: &Bytes, config: &TopicConfig) -> Result<Decision, AppendError> {
         let batch = RecordBatchView::read(bytes).unwrap();
-        decide(batch, Origin::Client(Summary::of(batch).unwrap()), config, &ProducerTable::default(), NOW)
+        let (producers, transactions) = (ProducerTable::default(), TransactionIndex::default());
+        decide(batch, Origin::Client(Summary::of(batch).unwrap()), config, &producers, &transactions, NOW)
     }
 
     #[test]
@@ -173,7 +179,9 @@ mod tests {
         let small = config(&[("max.message.bytes", "1000")]);
         assert_eq!(offer(&bytes, &small), Err(AppendError::TooLarge { size: bytes.len(), limit: 1000 }));
         let view = RecordBatchView::read(&bytes).unwrap();
-        assert!(decide(view, Origin::Broker, &small, &ProducerTable::default(), NOW).is_ok());
+        assert!(
+            decide(view, Origin::Broker, &small, &ProducerTable::default(), &TransactionIndex::default(), NOW).is_ok()
+        );
         assert!(offer(&bytes, &config(&[])).is_ok());
     }
 
@@ -225,7 +233,8 @@ mod tests {
         let view = RecordBatchView::read(&bytes).unwrap();
         note(view, Offset(7), NOW, NOW, &mut producers, &mut transactions);
         assert_eq!(transactions.last_stable_offset(Offset(8)), Offset(7));
-        let again = decide(view, Origin::Client(Summary::of(view).unwrap()), &config(&[]), &producers, NOW);
+        let origin = Origin::Client(Summary::of(view).unwrap());
+        let again = decide(view, origin, &config(&[]), &producers, &transactions, NOW);
         assert!(matches!(again, Ok(Decision::Repeat(original)) if original.base_offset == Offset(7)));
         let marker = ControlRecordType::Abort.batch(ProducerId(1), ProducerEpoch(0), 3, NOW);
         note(RecordBatchView::read(&marker).unwrap(), Offset(8), NOW, NOW, &mut producers, &mut transactions);

@@ -120,8 +120,7 @@ impl<E: Env> Leader<E> {
         self.log().write_index_of_head().await;
         let LogPosition { segment, position, offset } = pending.position;
         let checkpoint = Checkpoint { segment, position, offset, high_watermark: self.log().high_watermark() };
-        let name = PartitionFile::Checkpoint(epoch).to_string();
-        persist::replace(env, directory, &name, checkpoint.encode()).await
+        persist::replace(env, directory, PartitionFile::Checkpoint(epoch), checkpoint.encode()).await
     }
 
     /// Replaces the snapshot. False if a newer one is there already, or if it speaks of transactions that were forgotten

@@ -51,6 +51,8 @@ pub enum AppendError {
     OutOfOrderSequence { expected: i32, got: i32 },
     #[error("the producer's epoch is older than the last seen")]
     InvalidProducerEpoch,
+    #[error("too many transactions of the partition are open, or were aborted and are not deleted yet")]
+    TooManyTransactions,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

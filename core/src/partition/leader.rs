@@ -211,12 +211,12 @@ impl<E: Env> Leader<E> {
         let config = self.config.borrow();
         let now = self.context.env().wall_clock();
         let mut producers = self.producers.borrow_mut();
-        match decide(batch, origin, &config, &producers, now)? {
+        let mut transactions = self.transactions.borrow_mut();
+        match decide(batch, origin, &config, &producers, &transactions, now).inspect_err(|error| self.count(error))? {
             Decision::Append { stamp, max_timestamp } => {
                 self.log.check_room(batch.size())?;
                 let base_offset = self.log.log_end();
-                let transactions = &mut self.transactions.borrow_mut();
-                let forgot = note(batch, base_offset, max_timestamp, now, &mut producers, transactions);
+                let forgot = note(batch, base_offset, max_timestamp, now, &mut producers, &mut transactions);
                 self.context.log.counters.producers_displaced.add(u64::from(forgot));
                 let offsets = i64::from(batch.last_offset_delta()) + 1;
                 Ok(Admission::New(NewBatch { bytes, offsets, max_timestamp, stamp }))
@@ -230,6 +230,11 @@ impl<E: Env> Leader<E> {
                 })
             }
         }
+    }
+
+    fn count(&self, refused: &AppendError) {
+        let counters = &self.context.log.counters;
+        counters.transactions_refused.add(u64::from(matches!(refused, AppendError::TooManyTransactions)));
     }
 
     /// Appends a batch of the broker's own. The future completes when it is acknowledged.

@@ -131,9 +131,16 @@ impl ProducerTable {
 
     /// Notes a marker that ended a transaction. The sequence goes on, unless the marker raised the epoch. True if somebody
     /// was forgotten for it.
-    pub fn marked(&mut self, id: ProducerId, epoch: ProducerEpoch, coordinator_epoch: i32, now: TimestampMs) -> bool {
-        // Who is marked has, or had, a transaction, and is there already.
-        let forgot = self.make_room_for(id, |_| false);
+    pub fn marked(
+        &mut self,
+        id: ProducerId,
+        epoch: ProducerEpoch,
+        coordinator_epoch: i32,
+        now: TimestampMs,
+        keeps: impl Fn(ProducerId) -> bool,
+    ) -> bool {
+        // Who is marked has, or had, a transaction, and is there already, unless it was forgotten since.
+        let forgot = self.make_room_for(id, keeps);
         self.producer(id, epoch, now).coordinator_epoch = coordinator_epoch;
         forgot
     }
@@ -306,9 +313,9 @@ mod tests {
     fn a_marker_of_a_new_epoch_forgets_the_sequence() {
         let mut table = ProducerTable::default();
         offer(&mut table, 0, 0, 1).unwrap();
-        table.marked(ID, ProducerEpoch(0), 1, NOW);
+        table.marked(ID, ProducerEpoch(0), 1, NOW, |_| false);
         assert_eq!(offer(&mut table, 0, 1, 1), Ok(Verdict::New), "the sequence goes on");
-        table.marked(ID, ProducerEpoch(1), 2, NOW);
+        table.marked(ID, ProducerEpoch(1), 2, NOW, |_| false);
         assert_eq!(offer(&mut table, 0, 2, 1), Err(AppendError::InvalidProducerEpoch));
         assert_eq!(offer(&mut table, 1, 0, 1), Ok(Verdict::New));
         assert_eq!(table.get(ID).unwrap().coordinator_epoch, 2);
@@ -318,11 +325,12 @@ mod tests {
     fn the_number_of_producers_is_bounded() {
         let mut table = ProducerTable::default();
         for id in 0..=i64::try_from(MAX_PRODUCERS).unwrap() {
-            let forgot = table.marked(ProducerId(id), ProducerEpoch(0), 0, TimestampMs(id));
+            let forgot = table.marked(ProducerId(id), ProducerEpoch(0), 0, TimestampMs(id), |id| id == ProducerId(0));
             assert_eq!(forgot, id == i64::try_from(MAX_PRODUCERS).unwrap());
         }
         assert_eq!(table.len(), MAX_PRODUCERS);
-        assert!(table.get(ProducerId(0)).is_none());
-        assert!(table.get(ProducerId(1)).is_some());
+        assert!(table.get(ProducerId(0)).is_some(), "its transaction is open");
+        assert!(table.get(ProducerId(1)).is_none());
+        assert!(table.get(ProducerId(2)).is_some());
     }
 }

@@ -70,7 +70,7 @@ impl<E: Env> Leader<E> {
     /// then, the epoch is over: nothing more is written under it.
     pub(super) async fn replace_own(&self, file: PartitionFile, content: Vec<u8>) -> io::Result<()> {
         let (env, directory) = (self.context.env(), self.log().directory());
-        match persist::try_replace(env, directory, &file.to_string(), content).await {
+        match persist::try_replace(env, directory, file, content).await {
             Ok(()) => Ok(()),
             Err(ReplaceError::NotReplaced(error)) => Err(error),
             Err(ReplaceError::Unknown(error)) => {

@@ -2,9 +2,12 @@
 
 use kaas_proto::types::{Offset, TimestampMs};
 
-use super::producer_state::{Producer, ProducerTable, SequencedBatch};
-use super::transactions::{Aborted, TransactionIndex};
-use crate::format::producer_snapshot::{AbortedEntry, BatchEntry, ProducerEntry, ProducerSnapshot};
+use super::producer_state::{MAX_PRODUCERS, Producer, ProducerTable, SequencedBatch};
+use super::transactions::{Aborted, MAX_TRANSACTIONS, TransactionIndex};
+use crate::format::producer_snapshot::{AbortedEntry, BatchEntry, LIMIT_BYTES, ProducerEntry, ProducerSnapshot};
+
+/// All that a leader remembers can be read again.
+const _: () = assert!(ProducerSnapshot::largest_bytes(MAX_PRODUCERS, MAX_TRANSACTIONS) <= LIMIT_BYTES);
 
 /// What is known after all records below `offset`, and none above.
 #[must_use]
@@ -85,7 +88,7 @@ mod tests {
             let bytes = builder.record(now, None, None).record(now, None, None).build();
             producers.appended(RecordBatchView::read(&bytes).unwrap(), Offset(id * 10), now, now, |_| false);
         }
-        producers.marked(ProducerId(1), ProducerEpoch(3), 8, now);
+        producers.marked(ProducerId(1), ProducerEpoch(3), 8, now, |_| false);
         transactions.begun(ProducerId(2), Offset(20));
         transactions.begun(ProducerId(1), Offset(10));
         transactions.ended(ProducerId(1), Offset(12), Outcome::Aborted);

@@ -387,14 +387,12 @@ impl<E: Env> Attempt<'_, E> {
             relinquished: false,
         };
         if !producers.is_empty() || !transactions.is_empty() {
-            let name = PartitionFile::Producers(epoch).to_string();
             let snapshot = capture(*log_end, producers, transactions).encode();
-            let written = persist::replace(self.env(), directory, &name, snapshot).await;
+            let written = persist::replace(self.env(), directory, PartitionFile::Producers(epoch), snapshot).await;
             written.map_err(|error| TakeoverEnd::failed("the producer snapshot can't be written", &error))?;
             self.check()?;
         }
-        let name = PartitionFile::Manifest(epoch).to_string();
-        let written = persist::replace(self.env(), directory, &name, manifest.encode()).await;
+        let written = persist::replace(self.env(), directory, PartitionFile::Manifest(epoch), manifest.encode()).await;
         written.map_err(|error| TakeoverEnd::failed("the manifest can't be written", &error))?;
         let synced = self.volume().sync_directory(directory).await;
         synced.map_err(|error| TakeoverEnd::failed("the directory can't be synced", &error))?;

@@ -9,7 +9,15 @@ use std::collections::{BTreeMap, VecDeque};
 use ahash::AHashMap;
 use kaas_proto::types::{Offset, ProducerId};
 
+use super::producer_state::MAX_PRODUCERS;
 use crate::shard::operation::AbortedTransaction;
+
+/// Transactions of a partition that are open, or were aborted and not deleted yet: 24 MiB of them. An aborted one can't be forgotten
+/// as long as its records are there, so beyond that no transaction begins; retention, DeleteRecords and compaction make room.
+pub const MAX_TRANSACTIONS: usize = 1 << 20;
+
+/// How many of them may be open. Producers of open transactions are never forgotten, so that is half of all that are remembered.
+pub const MAX_OPEN_TRANSACTIONS: usize = MAX_PRODUCERS / 2;
 
 /// An aborted transaction: its records lie from `first_offset` up to the marker at `last_offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +54,14 @@ impl TransactionIndex {
             self.first_offsets.insert(producer, offset);
             self.open.insert(offset, producer);
         }
+    }
+
+    /// Whether a batch of this producer would begin a transaction that there is no room to remember, should it be aborted.
+    #[must_use]
+    pub fn refuses(&self, producer: ProducerId) -> bool {
+        let is_full =
+            self.open.len() >= MAX_OPEN_TRANSACTIONS || self.open.len() + self.aborted.len() >= MAX_TRANSACTIONS;
+        is_full && !self.first_offsets.contains_key(&producer)
     }
 
     /// A marker at `marker`. Does nothing if the producer has no open transaction here: markers are repeated.
@@ -184,6 +200,35 @@ mod tests {
         assert_eq!(index.forgotten(), 1);
         let left: Vec<_> = index.aborted().map(|aborted| aborted.first_offset.0).collect();
         assert_eq!(left, [0, 20]);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut index = TransactionIndex::default();
+        for at in (0..).step_by(2).take(MAX_TRANSACTIONS - 1) {
+            index.begun(A, Offset(at));
+            index.ended(A, Offset(at + 1), Outcome::Aborted);
+        }
+        let end = 2 * i64::try_from(MAX_TRANSACTIONS).unwrap_or_default();
+        assert!(!index.refuses(B));
+        index.begun(A, Offset(end));
+        assert!(index.refuses(B) && !index.refuses(A), "one that is open goes on");
+        index.ended(A, Offset(end + 1), Outcome::Aborted);
+        assert!(index.refuses(A));
+        index.forget_below(Offset(2));
+        assert!(!index.refuses(A), "records were deleted");
+    }
+
+    #[test]
+    fn so_many_producers_and_no_more_have_open_transactions() {
+        let mut index = TransactionIndex::default();
+        for (id, offset) in (0..).zip(0..).take(MAX_OPEN_TRANSACTIONS) {
+            assert!(!index.refuses(ProducerId(id)));
+            index.begun(ProducerId(id), Offset(offset));
+        }
+        assert!(index.refuses(ProducerId(-7)) && !index.refuses(ProducerId(0)));
+        index.ended(ProducerId(0), Offset(1 << 20), Outcome::Committed);
+        assert!(!index.refuses(ProducerId(-7)));
     }
 
     #[test]
