@@ -141,6 +141,12 @@ pub(crate) async fn run(
     topics.take_over_all()?;
     let serving = Rc::clone(&topics);
     spawn_local(async move { serving.serve(requests).await });
+    let retaining = Rc::clone(&topics);
+    spawn_local(async move {
+        if let Err(full) = retaining.forget_gone_topics().await {
+            tracing::error!("offsets of topics that are gone stay for now: {full}");
+        }
+    });
     spawn_local(async move { topics.sweep().await });
 
     let ended = tokio::select! {

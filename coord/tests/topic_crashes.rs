@@ -75,18 +75,24 @@ impl FaultyDisk {
     }
 }
 
+/// What the path names now, also where it goes by an open directory.
+fn real(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap();
+    path.parent().unwrap().canonicalize().map_or_else(|_| path.to_owned(), |parent| parent.join(name))
+}
+
 impl Disk for FaultyDisk {
     fn create_directory(&self, path: &Path) -> io::Result<()> {
         self.step()?;
         if !path.exists() {
-            self.note(Unsynced::Created(path.to_owned()));
+            self.note(Unsynced::Created(real(path)));
         }
         FileSystem.create_directory(path)
     }
 
     fn write(&self, path: &Path, content: &[u8]) -> io::Result<()> {
         if !path.exists() {
-            self.note(Unsynced::Created(path.to_owned()));
+            self.note(Unsynced::Created(real(path)));
         }
         if let Err(error) = self.step() {
             // Cut off in the middle.
@@ -102,17 +108,19 @@ impl Disk for FaultyDisk {
         FileSystem.rename(from, to)?;
         // A replaced file can't be brought back; the other outcome, that the rename was kept, is tried as well.
         if !replaced {
-            self.note(Unsynced::Renamed { from: from.to_owned(), to: to.to_owned() });
+            self.note(Unsynced::Renamed { from: real(from), to: real(to) });
         } else {
-            self.unsynced.lock().unwrap().retain(|change| !matches!(change, Unsynced::Created(path) if path == from));
+            let from = real(from);
+            self.unsynced.lock().unwrap().retain(|change| !matches!(change, Unsynced::Created(path) if *path == from));
         }
         Ok(())
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         self.step()?;
+        let synced = path.canonicalize()?;
         self.unsynced.lock().unwrap().retain(|change| match change {
-            Unsynced::Created(entry) | Unsynced::Renamed { to: entry, .. } => entry.parent() != Some(path),
+            Unsynced::Created(entry) | Unsynced::Renamed { to: entry, .. } => entry.parent() != Some(&*synced),
         });
         FileSystem.sync_directory(path)
     }

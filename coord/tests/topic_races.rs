@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,9 +47,13 @@ impl Disk for Interrupted {
         FileSystem.write(path, content)
     }
 
+    /// The kernel looks up the directories of both names, one after the other.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.step();
-        FileSystem.rename(from, to)
+        let parent = fs::File::open(from.parent().unwrap())?;
+        self.step();
+        let found = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string());
+        FileSystem.rename(&found.join(from.file_name().unwrap()), to)
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {

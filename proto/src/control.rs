@@ -3,8 +3,9 @@
 //! Down: one bounded channel of [`ShardCommand`] per shard, so that order is kept, and one watch of the
 //! [`ClusterView`](crate::view::ClusterView). Up: [`ShardEvent`] for facts, [`ControlRequest`] for what a handler wants done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -127,6 +128,9 @@ pub enum ShardCommand {
     /// The topic is gone: close every handle of that incarnation, persist nothing, drop the state. Sent to every shard:
     /// the groups of its coordinator slots forget what they committed for that topic.
     Abandon { topic_id: TopicId, done: oneshot::Sender<()> },
+    /// All topics that there are, some time after coordinator slots were taken over: their groups forget what was committed, longer
+    /// ago than [`GONE_TOPIC_AGE`], for topics that went while nobody led the slot.
+    RetainTopics { topics: Arc<BTreeSet<TopicId>> },
     /// Relinquish everything, then end the shard.
     Shutdown { done: oneshot::Sender<()> },
     /// Answers at once: the shard is alive.
@@ -134,6 +138,10 @@ pub enum ShardCommand {
     /// A snapshot of this shard's metrics.
     Metrics { reply: oneshot::Sender<Box<ShardMetrics>> },
 }
+
+/// How old an offset is at least that goes because its topic is not known. A list of topics may be a little older than the last commit, but
+/// not by so much; and it is made so long after the takeover.
+pub const GONE_TOPIC_AGE: Duration = Duration::from_secs(60);
 
 /// A takeover, with all that the shard needs to know of the partition.
 #[derive(Clone, Debug)]

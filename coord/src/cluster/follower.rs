@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kaas_proto::control::{PartitionChange, PartitionKey};
+use kaas_proto::control::{GONE_TOPIC_AGE, PartitionChange, PartitionKey};
 use kaas_proto::format::assignment::Assignment;
 use kaas_proto::types::{BrokerId, Incarnation, LeaderEpoch, TopicId};
 use tokio::time::Instant;
@@ -46,6 +46,10 @@ pub enum Step {
         partition: PartitionKey,
     },
     Report(Report),
+    /// On every shard: these topics there are, and no others.
+    RetainTopics {
+        topics: BTreeSet<TopicId>,
+    },
 }
 
 /// What the controller must hear of a partition.
@@ -99,6 +103,8 @@ pub struct Follower {
     releases: Releases,
     /// What this broker itself has let go of.
     own_releases: RecentReleases,
+    /// When slots that were taken over are to be told which topics there are.
+    retain_due: Option<Instant>,
 }
 
 impl Follower {
@@ -112,6 +118,7 @@ impl Follower {
             deleted: HashSet::new(),
             releases: Releases::default(),
             own_releases: RecentReleases::default(),
+            retain_due: None,
         }
     }
 
@@ -253,16 +260,22 @@ impl Follower {
         self.releases.forgotten()
     }
 
-    /// Takes over what was waited for long enough.
+    /// Takes over what was waited for long enough, and says which topics there are once slots have been led for a while.
     pub fn clock(&mut self, now: Instant) -> Vec<Step> {
         let due = self.held.iter_mut().filter(|(_, held)| held.waits_until().is_some_and(|until| until <= now));
-        due.map(|(&partition, held)| held.begin(partition)).collect()
+        let mut steps: Vec<Step> = due.map(|(&partition, held)| held.begin(partition)).collect();
+        if self.retain_due.is_some_and(|due| due <= now) {
+            self.retain_due = None;
+            let topics = self.topics.iter().filter(|topic_id| !self.deleted.contains(topic_id)).copied().collect();
+            steps.push(Step::RetainTopics { topics });
+        }
+        steps
     }
 
     /// When [`Follower::clock`] has something to do next.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.held.values().filter_map(Held::waits_until).min()
+        self.held.values().filter_map(Held::waits_until).chain(self.retain_due).min()
     }
 
     /// Takes note of what a shard reports.
@@ -270,6 +283,9 @@ impl Follower {
         let Some(held) = self.held.get_mut(&partition) else { return Vec::new() };
         match *change {
             PartitionChange::Leading { epoch } => {
+                if partition.slot().is_some() {
+                    self.retain_due = Some(now + GONE_TOPIC_AGE);
+                }
                 held.led = Some(epoch);
                 held.superseded = None;
             }

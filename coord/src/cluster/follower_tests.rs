@@ -214,3 +214,22 @@ fn a_topic_that_is_in_no_assignment_any_more_is_abandoned_by_all() {
     assert_eq!(follower.adopt(&assignment(&[]), now), [Step::Abandon { topic_id: TOPIC }]);
     assert_eq!(follower.delete_topic(TOPIC), [], "it is not known any more");
 }
+
+#[test]
+fn slots_that_were_taken_over_hear_once_which_topics_there_are() {
+    let (mut follower, now) = (follower(), Instant::now());
+    let slot = PartitionKey::of_slot(SlotId(3));
+    let mut plan = assignment(&[(OTHER, 1, None)]);
+    plan.consumer_groups[3].leader = ME;
+    follower.adopt(&plan, now);
+    assert_eq!(follower.next_deadline(), None);
+    follower.changed(slot, &leading(1), now);
+    let due = now + GONE_TOPIC_AGE;
+    assert_eq!(follower.next_deadline(), Some(due));
+    assert_eq!(follower.clock(due), [Step::RetainTopics { topics: [TOPIC].into() }]);
+    assert_eq!((follower.clock(due), follower.next_deadline()), (vec![], None), "once");
+    // It leads anew, and the topic is known to be gone before an assignment says so.
+    follower.changed(slot, &leading(2), now);
+    follower.delete_topic(TOPIC);
+    assert_eq!(follower.clock(due), [Step::RetainTopics { topics: [].into() }]);
+}

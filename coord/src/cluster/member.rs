@@ -316,6 +316,12 @@ impl Member {
                     self.changed.notify_waiters();
                 }
                 Step::Report(report) => self.status.report(report),
+                Step::RetainTopics { topics } => {
+                    let topics = Arc::new(topics);
+                    for shard in (0..shards).map(ShardId) {
+                        self.outbox.send(shard, ShardCommand::RetainTopics { topics: Arc::clone(&topics) })?;
+                    }
+                }
             }
         }
         self.changed.notify_one();

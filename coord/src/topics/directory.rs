@@ -25,9 +25,10 @@
 //! What a crash left of a topic that was being made is renamed to `.deleting-…` at the next start, and all of that kind is
 //! removed in the background, again and again until it works. Whatever else lies in the data directory (`lost+found`, `.snapshot`, directories that are no topics) is left alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -255,16 +256,38 @@ impl TopicDirectory {
         self.sync_directory(&self.root)
     }
 
+    /// Through the directory itself, once it is known whose it is: its name may be that of another incarnation a moment later, also
+    /// between the two names that a rename looks up.
     fn replace(&self, topic: &StoredTopic, file: &str, content: &[u8]) -> Result<(), StoreError> {
         let directory = self.root.join(&*topic.name);
-        let temporary = directory.join(format!("{file}.{}.tmp", topic.id));
-        self.write(&temporary, content)?;
-        if !holds(&directory, topic.id)? {
+        let failed = |action| {
+            let path = directory.join(file);
+            move |source| failure(action, &path, source)
+        };
+        let opened = fs::File::open(&directory).map_err(failed("open the directory of"))?;
+        let held = Path::new("/proc/self/fd").join(opened.as_raw_fd().to_string());
+        if !holds(&held, topic.id)? {
             let reason = io::Error::other("another topic has taken its place");
             return Err(failure("change", &directory.join(topic.id.to_string()), reason));
         }
-        self.rename(&temporary, &directory.join(file))?;
-        self.sync_directory(&directory)
+        let temporary = held.join(format!("{file}.{}.tmp", topic.id));
+        self.disk.write(&temporary, content).map_err(failed("write"))?;
+        self.disk.rename(&temporary, &held.join(file)).map_err(failed("rename to"))?;
+        self.disk.sync_directory(&held).map_err(failed("sync the directory of"))
+    }
+
+    /// The ids of all topics that have a directory, also of those that can't be served.
+    ///
+    /// # Errors
+    /// The volume can't be listed.
+    pub fn incarnations(&self) -> Result<BTreeSet<TopicId>, StoreError> {
+        let mut ids = BTreeSet::new();
+        for name in self.directories()?.into_iter().filter(|name| topic_name::check(name).is_ok()) {
+            let path = self.root.join(name);
+            let names = list_directories(&path).map_err(|source| failure("list", &path, source))?;
+            ids.extend(names.iter().filter_map(|name| name.parse::<TopicId>().ok()));
+        }
+        Ok(ids)
     }
 
     fn directories(&self) -> Result<Vec<String>, StoreError> {

@@ -1,6 +1,6 @@
 //! Topics: what clients ask for, decided ([`decide`]), made durable ([`directory`]), told to the shards ([`service`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +68,14 @@ impl TopicStore {
         match self {
             Self::Directory(directory) => directory.delete(topic, id),
             Self::Memory => Ok(()),
+        }
+    }
+
+    /// Of all topics that have a directory.
+    fn incarnations(&self) -> Result<BTreeSet<TopicId>, StoreError> {
+        match self {
+            Self::Directory(directory) => directory.incarnations(),
+            Self::Memory => Ok(BTreeSet::new()),
         }
     }
 

@@ -9,15 +9,15 @@ use std::time::Duration;
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::config::topic::TopicConfig;
 use kaas_proto::control::{
-    ConfigChange, ControlRequest, NewTopic, PartitionKey, ShardCommand, TakeOver, TopicDone, TopicName, TopicRefusal,
-    TopicResult,
+    ConfigChange, ControlRequest, GONE_TOPIC_AGE, NewTopic, PartitionKey, ShardCommand, TakeOver, TopicDone, TopicName,
+    TopicRefusal, TopicResult,
 };
 use kaas_proto::kafka::error_code::ErrorCode;
 use kaas_proto::reserve::Reserve;
 use kaas_proto::types::{ShardId, TopicId};
 use kaas_proto::view::{ClusterView, PartitionView, TopicView};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::decide::{self, PartitionLimit, refusal};
 use super::{StoreError, StoredTopic, TopicStore, blocking, make_room};
@@ -78,6 +78,30 @@ impl TopicService {
         while let Some(request) = requests.recv().await {
             self.handle(request).await;
         }
+    }
+
+    /// Some time after the start, groups forget what they committed for topics that went without their hearing of it: this process ended
+    /// in between.
+    ///
+    /// # Errors
+    /// A shard's outbox is full.
+    pub async fn forget_gone_topics(&self) -> Result<(), OutboxFull> {
+        sleep(GONE_TOPIC_AGE).await;
+        // A topic that can't be served is there all the same.
+        let store = self.store.clone();
+        let mut topics = match blocking(move || store.incarnations()).await {
+            Ok(topics) => topics,
+            Err(error) => {
+                tracing::warn!("{error}; offsets of topics that are gone stay until they expire");
+                return Ok(());
+            }
+        };
+        topics.extend(self.state.borrow().view().topic_names.keys());
+        let topics = Arc::new(topics);
+        for shard in (0..self.outbox.shards()).map(ShardId) {
+            self.outbox.send(shard, ShardCommand::RetainTopics { topics: Arc::clone(&topics) })?;
+        }
+        Ok(())
     }
 
     /// Removes what deletions and crashes leave behind, for ever.

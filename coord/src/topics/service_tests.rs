@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use kaas_proto::control::{ConfigOperation, PartitionChange, ShardEvent, ShardLink, link};
@@ -19,6 +19,7 @@ struct Harness {
     state: Rc<RefCell<ClusterState>>,
     /// What the shards were told, in order of arrival.
     told: Rc<RefCell<Vec<String>>>,
+    service: Rc<TopicService>,
 }
 
 fn directory(root: &Path) -> TopicStore {
@@ -37,6 +38,7 @@ async fn obey(mut link: ShardLink, told: Rc<RefCell<Vec<String>>>) {
                 told.borrow_mut().push("abandon".to_owned());
                 done.send(()).unwrap();
             }
+            ShardCommand::RetainTopics { topics } => told.borrow_mut().push(format!("retain {topics:?}")),
             other => panic!("unexpected {other:?}"),
         }
     }
@@ -60,8 +62,9 @@ impl Harness {
         spawn_local(async move { follow(&events_state, &mut events).await });
         let sweeping = Rc::clone(&service);
         spawn_local(async move { sweeping.sweep().await });
-        spawn_local(async move { service.serve(control.requests).await });
-        Self { requests, state, told }
+        let serving = Rc::clone(&service);
+        spawn_local(async move { serving.serve(control.requests).await });
+        Self { requests, state, told, service }
     }
 
     async fn ask(&self, request: impl FnOnce(oneshot::Sender<Vec<TopicResult>>) -> ControlRequest) -> Vec<TopicResult> {
@@ -212,6 +215,24 @@ async fn a_topic_that_can_not_be_deleted_is_led_again() {
         view.wait_for(|view| view.topics["orders"].partitions[0].leader.is_some()).await.unwrap();
         let told = harness.told.borrow().clone();
         assert_eq!(told, ["take over orders-0 {}", "abandon", "abandon", "take over orders-0 {}"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn groups_hear_which_topics_there_are_also_of_one_that_is_not_served() {
+    let root = tempfile::tempdir().unwrap();
+    in_local_set(async {
+        let harness = Harness::start(directory(root.path()), BrokerConfig::default(), 1 << 20);
+        let done = harness.create("orders", 1, &[]).await.unwrap();
+        let damaged = TopicId([9; 16]);
+        std::fs::create_dir_all(root.path().join("damaged").join(damaged.to_string())).unwrap();
+        tokio::time::pause();
+        harness.service.forget_gone_topics().await.unwrap();
+        let both = format!("retain {:?}", BTreeSet::from([done.id, damaged]));
+        while harness.told.borrow().iter().filter(|told| **told == both).count() < 2 {
+            tokio::task::yield_now().await;
+        }
     })
     .await;
 }

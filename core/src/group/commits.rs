@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::time::Duration;
 
+use kaas_proto::control::GONE_TOPIC_AGE;
 use kaas_proto::kafka::ErrorCode;
 use kaas_proto::kafka::messages::offset_delete::{OffsetDeleteResponsePartition, OffsetDeleteResponseTopic};
 use kaas_proto::kafka::messages::offset_fetch::{
@@ -12,7 +13,7 @@ use kaas_proto::kafka::messages::offset_fetch::{
 use kaas_proto::kafka::messages::{
     OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest, OffsetDeleteResponse,
 };
-use kaas_proto::types::{PartitionIndex, TopicId};
+use kaas_proto::types::{PartitionIndex, TimestampMs, TopicId};
 use tokio::sync::oneshot;
 
 use super::answer;
@@ -23,7 +24,7 @@ use super::ids::GroupId;
 use super::journal::{Then, Write};
 use super::leave::Sender;
 use super::ledger::{DurableGroup, commit_records};
-use super::offsets::{Expiry, TopicPartitions};
+use super::offsets::{Expiry, GroupOffsets, TopicPartitions};
 use super::phase::GroupState;
 use super::record::SlotRecord;
 use super::request;
@@ -207,16 +208,32 @@ impl Slot {
 
     /// Topics that are gone take their offsets along.
     pub(super) fn forget_topics(&mut self, topics: &[TopicId]) {
+        self.forget_offsets(|offsets| offsets.of_topics(topics));
+    }
+
+    /// The same for topics that went while nobody led this slot: they are not among those that there are.
+    pub(super) fn retain_topics(&mut self, now: Now, topics: &BTreeSet<TopicId>) {
+        let age_ms = i64::try_from(GONE_TOPIC_AGE.as_millis()).unwrap_or(i64::MAX);
+        let latest = TimestampMs(now.believed.0.saturating_sub(age_ms));
+        let forgotten = self.forget_offsets(|offsets| offsets.of_other_topics(topics, latest));
+        if forgotten > 0 {
+            tracing::info!(slot = %self.id, offsets = forgotten, "offsets of topics that are gone are forgotten");
+        }
+    }
+
+    fn forget_offsets(&mut self, of: impl Fn(&GroupOffsets) -> Vec<TopicPartitions>) -> usize {
         let gone: Vec<(GroupId, Vec<TopicPartitions>)> = self
             .ledger
             .groups()
-            .map(|(id, durable)| (id.clone(), durable.offsets.of_topics(topics)))
+            .map(|(id, durable)| (id.clone(), of(&durable.offsets)))
             .filter(|(_, topics)| !topics.is_empty())
             .collect();
+        let count = gone.iter().flat_map(|(_, topics)| topics).map(|topic| topic.partitions.len()).sum();
         for (group, topics) in gone {
             let records = vec![SlotRecord::OffsetsDeleted { group: group.clone(), topics }];
             self.journal.push(Write { group, records, then: Then::Nothing });
         }
+        count
     }
 
     /// One turn of the search for what has been kept for its whole retention.
@@ -288,7 +305,7 @@ fn expiry(durable: &DurableGroup, live: Option<&Group>) -> Expiry {
         (Some(_), _) => Expiry::Never,
         (None, Some(metadata)) => Expiry::SinceEmpty(metadata.since),
         // Only ever committed to, without members.
-        (None, None) => Expiry::SinceEmpty(kaas_proto::types::TimestampMs(i64::MIN)),
+        (None, None) => Expiry::SinceEmpty(TimestampMs(i64::MIN)),
     }
 }
 

@@ -5,7 +5,7 @@
 //! and one timer for all. A leadership is known by its term; a task whose term is over finds nothing to do and ends.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -118,6 +118,7 @@ impl<E: Env> GroupCoordinator<E> {
                 let _ = reply.send(self.list(&request));
             }
             GroupOperation::ForgetTopics { topics } => self.forget_topics(&topics),
+            GroupOperation::RetainTopics { topics } => self.retain_topics(&topics),
             operation => self.execute_for_group(operation),
         }
     }
@@ -180,7 +181,7 @@ impl<E: Env> GroupCoordinator<E> {
                 let _ = reply.send(slot.describe(&group_id, version));
             }
             GroupOperation::Delete { group_id, reply } => slot.delete(&group_id, reply),
-            GroupOperation::List { .. } | GroupOperation::ForgetTopics { .. } => {
+            GroupOperation::List { .. } | GroupOperation::ForgetTopics { .. } | GroupOperation::RetainTopics { .. } => {
                 unreachable!("these are for all slots")
             }
         }
@@ -209,6 +210,16 @@ impl<E: Env> GroupCoordinator<E> {
                 State::Loading | State::Unreadable => leadership.forgotten.extend(topics),
             }
             leadership.writer.notify_one();
+        }
+    }
+
+    fn retain_topics(&self, topics: &BTreeSet<TopicId>) {
+        let now = self.now();
+        for leadership in self.0.slots.borrow_mut().values_mut() {
+            if let State::Ready(slot) = &mut leadership.state {
+                slot.retain_topics(now, topics);
+                leadership.writer.notify_one();
+            }
         }
     }
 

@@ -137,6 +137,15 @@ impl GroupOffsets {
         self.select(|topic, _| topic.id != TopicId::ZERO && ids.contains(&topic.id))
     }
 
+    /// All partitions of topics that are not among these, of each topic for which nothing was committed after `latest`.
+    #[must_use]
+    pub fn of_other_topics(&self, ids: &BTreeSet<TopicId>, latest: TimestampMs) -> Vec<TopicPartitions> {
+        self.select(|topic, _| {
+            let is_other = topic.id != TopicId::ZERO && !ids.contains(&topic.id);
+            is_other && topic.partitions.values().all(|offset| offset.committed_at <= latest)
+        })
+    }
+
     /// What has been kept long enough.
     #[must_use]
     pub fn expired(&self, expiry: &Expiry, retention: Duration, now: TimestampMs) -> Vec<TopicPartitions> {

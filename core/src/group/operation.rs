@@ -1,5 +1,8 @@
 //! What a request handler asks of the coordinator of a group.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use kaas_proto::kafka::ErrorCode;
 use kaas_proto::kafka::messages::delete_groups::DeletableGroupResult;
 use kaas_proto::kafka::messages::describe_groups::DescribedGroup;
@@ -82,5 +85,10 @@ pub enum GroupOperation {
     /// anew under the same name is lost.
     ForgetTopics {
         topics: Vec<TopicId>,
+    },
+    /// All topics that there are: offsets of others are dropped, if they were committed longer ago than
+    /// [`GONE_TOPIC_AGE`](kaas_proto::control::GONE_TOPIC_AGE). Slots that are being loaded stay as they are.
+    RetainTopics {
+        topics: Arc<BTreeSet<TopicId>>,
     },
 }

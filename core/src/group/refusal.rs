@@ -22,7 +22,9 @@ pub(super) fn group_of(operation: &GroupOperation) -> (&str, bool) {
         GroupOperation::Commit { request, .. } => (&request.group_id, false),
         GroupOperation::FetchOffsets { group, .. } => (&group.group_id, false),
         GroupOperation::Describe { group_id, .. } | GroupOperation::Delete { group_id, .. } => (group_id, false),
-        GroupOperation::List { .. } | GroupOperation::ForgetTopics { .. } => ("", false),
+        GroupOperation::List { .. } | GroupOperation::ForgetTopics { .. } | GroupOperation::RetainTopics { .. } => {
+            ("", false)
+        }
     }
 }
 
@@ -70,6 +72,6 @@ pub(super) fn refuse(operation: GroupOperation, error: GroupError) {
         GroupOperation::Delete { group_id, reply } => {
             let _ = reply.send(answer::deleted(&GroupId::from(group_id), Err(error)));
         }
-        GroupOperation::ForgetTopics { .. } => {}
+        GroupOperation::ForgetTopics { .. } | GroupOperation::RetainTopics { .. } => {}
     }
 }

@@ -28,6 +28,9 @@ impl<E: Env> Shard<E> {
                 ShardCommand::TakeOver(command) => self.take_over(&command),
                 ShardCommand::Relinquish { partition } => self.relinquish(partition).await,
                 ShardCommand::Abandon { topic_id, done } => self.abandon(topic_id, done),
+                ShardCommand::RetainTopics { topics } => {
+                    self.0.groups.execute(GroupOperation::RetainTopics { topics });
+                }
                 // Whoever asked may have given up waiting.
                 ShardCommand::Ping { reply } => drop(reply.send(())),
                 ShardCommand::Metrics { reply } => drop(reply.send(Box::new(self.metrics()))),

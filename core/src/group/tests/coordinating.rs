@@ -1,7 +1,9 @@
 //! The coordinator as clients see it: durability, restarts, moves.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use kaas_proto::control::GONE_TOPIC_AGE;
 use kaas_proto::kafka::ErrorCode;
 use kaas_proto::kafka::messages::JoinGroupRequest;
 use kaas_proto::kafka::messages::offset_fetch::OffsetFetchRequestTopics;
@@ -540,6 +542,34 @@ fn c26_a_topic_that_is_created_anew_starts_without_offsets() {
         // One that goes while the slot moves is not missed either.
         broker.move_slot(config());
         broker.coordinator.execute(GroupOperation::ForgetTopics { topics: vec![anew] });
+        broker.pass(SECOND).await;
+        assert!(broker.fetch(None).await.topics.is_empty());
+        broker.restart(config()).await;
+        assert!(broker.fetch(None).await.topics.is_empty());
+    });
+}
+
+#[test]
+fn offsets_of_a_topic_that_went_while_nobody_led_the_slot_go_after_the_takeover() {
+    Broker::run(config(), async |mut broker| {
+        broker.commit(&[(0, 10, ""), (1, 11, "")]).await;
+        broker.restart(config()).await;
+        let retain = |ids: &[TopicId]| GroupOperation::RetainTopics { topics: Arc::new(ids.iter().copied().collect()) };
+        let anew = TopicId([8; 16]);
+        // The list may be older than the commit.
+        broker.coordinator.execute(retain(&[anew]));
+        broker.pass(GONE_TOPIC_AGE / 2).await;
+        broker.commit(&[(1, 12, "")]).await;
+        broker.pass(GONE_TOPIC_AGE / 2 + SECOND).await;
+        broker.coordinator.execute(retain(&[]));
+        broker.pass(SECOND).await;
+        assert_eq!((broker.committed(0).await, broker.committed(1).await), (10, 12), "one of them is young");
+        broker.pass(GONE_TOPIC_AGE).await;
+        broker.coordinator.execute(retain(&[anew, TOPIC_ID]));
+        broker.pass(SECOND).await;
+        assert_eq!(broker.committed(0).await, 10, "the topic is there");
+        // Another one has its name now.
+        broker.coordinator.execute(retain(&[anew]));
         broker.pass(SECOND).await;
         assert!(broker.fetch(None).await.topics.is_empty());
         broker.restart(config()).await;
