@@ -308,7 +308,7 @@ impl State {
                 let result = delete_groups::DeletableGroupResult { group_id: group_id.into(), ..Default::default() };
                 let _ = reply.send(result);
             }
-            GroupOperation::ForgetTopics { .. } => {}
+            GroupOperation::ForgetTopics { .. } | GroupOperation::RetainTopics { .. } => {}
         }
     }
 
