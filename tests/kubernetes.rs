@@ -12,6 +12,7 @@ use kaas_bench::client::Client;
 use kaas_bench::cluster::{Cluster, Outside};
 use kaas_bench::scenario::{Scenario, Setting, Stage};
 use kaas_bench::tester::{Tester, connect};
+use kaas_proto::format::assignment::AssignedPartition;
 use serde_json::{Value, json};
 
 /// The one that all tests here share.
@@ -262,4 +263,46 @@ fn a_broker_that_cannot_reach_the_api_server_follows_the_volume() {
     (0..5).for_each(|_| tester.produce(6).unwrap());
     tester.check().unwrap();
     assert_eq!(cluster.controller().unwrap(), 1 - former);
+}
+
+/// Nobody fills in EndpointSlices, or no probe succeeds for a while: a new controller must not take all brokers for dead.
+#[test]
+fn endpoints_of_which_none_is_ready_take_nothing_from_the_living() {
+    let mut kubernetes = Kubernetes::start(api_server(), "kaas-endpoints");
+    let endpoint = |id: i32| {
+        json!({
+            "addresses": [format!("10.0.0.{}", id + 1)],
+            "conditions": { "ready": false, "serving": false, "terminating": false },
+            "targetRef": { "kind": "Pod", "name": format!("kaas-{id}") },
+        })
+    };
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": { "name": "kaas", "labels": { "kubernetes.io/service-name": "kaas-headless" } },
+        "endpoints": (0..3).map(endpoint).collect::<Vec<_>>(),
+    });
+    let path = "/apis/discovery.k8s.io/v1/namespaces/kaas-endpoints/endpointslices/kaas";
+    let command = format!("ask PATCH {path}?fieldManager=test application/apply-patch+yaml {slice}");
+    kubernetes.server.command(&command).unwrap();
+    kubernetes.client().create_topic("t", 6, &[]).unwrap();
+    let cluster = &mut kubernetes.cluster;
+    cluster.wait_until_even(3).unwrap();
+    let mut tester = Tester::new(cluster, "t");
+    (0..5).for_each(|_| tester.produce(6).unwrap());
+
+    let before = cluster.assignment().unwrap();
+    cluster.kill(before.controller.0).unwrap();
+    let replaced = || Ok(cluster.assignment()?.controller_epoch > before.controller_epoch);
+    wait_until("another one is the controller", replaced).unwrap();
+    let kept = |after: &AssignedPartition| {
+        let was = before.partitions.iter().find(|row| row.partition == after.partition).unwrap();
+        was.leader == before.controller || (was.leader, was.epoch) == (after.leader, after.epoch)
+    };
+    let after = cluster.assignment().unwrap();
+    assert!(after.partitions.iter().all(kept), "{before:?} became {after:?}");
+    cluster.wait_until_even(2).unwrap();
+    let after = cluster.assignment().unwrap();
+    assert!(after.partitions.iter().all(kept), "{before:?} became {after:?}");
+    (0..5).for_each(|_| tester.produce(6).unwrap());
+    tester.check().unwrap();
 }

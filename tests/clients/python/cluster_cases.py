@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 
 import confluent_kafka
-from confluent_kafka import Consumer, KafkaException, Message, Producer
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from protocol import STEP_SECONDS, kill_broker, restart_brokers, run, wait_until
 
@@ -20,7 +20,9 @@ RECORDS_AROUND = 300
 
 
 class Load:
-    """Record n of a partition is to be at its offset n. What a group has read twice, after a rebalance, has to be the same."""
+    """Record n of a partition is to be at its offset n. What a group has read twice, after a rebalance, has to be the same, and it
+    begins behind what a member has committed before: offsets that are lost show.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -28,6 +30,8 @@ class Load:
         self.sent = [0] * PARTITIONS
         self.acknowledged = [0] * PARTITIONS
         self.read: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
+        #: The highest that a member was told is committed.
+        self.committed = [0] * PARTITIONS
         self.wrong: list[str] = []
         self.longest_gap = 0.0
         self.stop_producing = threading.Event()
@@ -79,6 +83,16 @@ class Load:
             self.wrong.append("not all records were acknowledged at the end")
 
     def consume(self) -> None:
+        floors: dict[int, int] = {}
+
+        def assigned(_: Consumer, partitions: list[TopicPartition]) -> None:
+            floors.update({one.partition: self.committed[one.partition] for one in partitions})
+
+        def committed(error: confluent_kafka.KafkaError | None, partitions: list[TopicPartition]) -> None:
+            for one in [] if error else partitions:
+                if not one.error:
+                    self.committed[one.partition] = max(self.committed[one.partition], one.offset)
+
         consumer = Consumer({
             "bootstrap.servers": self.bootstrap,
             "group.id": self.topic,
@@ -87,8 +101,9 @@ class Load:
             "heartbeat.interval.ms": 300,
             "session.timeout.ms": 6_000,
             "error_cb": self.fatal,
+            "on_commit": committed,
         })
-        consumer.subscribe([self.topic])
+        consumer.subscribe([self.topic], on_assign=assigned)
         while not self.stop_consuming.is_set():
             message = consumer.poll(0.1)
             if message is None:
@@ -98,6 +113,8 @@ class Load:
                     continue
                 raise KafkaException(message.error())
             partition, offset, number = message.partition(), message.offset(), int(message.value())
+            if offset < floors.pop(partition, 0):
+                self.wrong.append(f"partition {partition}: the group begins at {offset}, behind what was committed")
             if number != offset:
                 self.wrong.append(f"partition {partition}: record {number} is at offset {offset}")
             self.read[partition][offset] = number
@@ -126,8 +143,19 @@ class Load:
         for thread in self.threads:
             thread.join()
         self.check()
+        self.check_committed()
         assert self.acknowledged == self.sent, f"{self.acknowledged} of {self.sent} acknowledged"
         return f"{sum(self.sent)} records, longest time without an acknowledgement {self.longest_gap:.2f} s"
+
+    def check_committed(self) -> None:
+        """What the coordinator has, against what members were told."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.topic})
+        partitions = [TopicPartition(self.topic, partition) for partition in range(PARTITIONS)]
+        found = [one.offset for one in consumer.committed(partitions, STEP_SECONDS)]
+        consumer.close()
+        assert any(self.committed), "something was committed"
+        pairs = zip(self.committed, found, self.acknowledged, strict=True)
+        assert all(told <= offset <= end for told, offset, end in pairs), f"told {self.committed}, found {found}"
 
     @staticmethod
     def complete(acknowledged: int, read: dict[int, int]) -> bool:
