@@ -20,6 +20,7 @@ use kaas_proto::kafka::messages::incremental_alter_configs::{AlterConfigsResourc
 use kaas_proto::kafka::messages::{CreatePartitionsRequest, DescribeClusterRequest, IncrementalAlterConfigsRequest};
 use kaas_proto::record::BatchBuilder;
 use kaas_proto::types::TimestampMs;
+use serde_json::{Value, json};
 
 fn start(brokers: i32) -> Cluster {
     Cluster::start(Path::new(env!("CARGO_BIN_EXE_kaas")), Path::new(env!("CARGO_TARGET_TMPDIR")), brokers).unwrap()
@@ -47,6 +48,15 @@ fn three_brokers_are_one_cluster() {
         })
         .unwrap();
     }
+    // And the controller knows it.
+    wait_until("all are known to follow the newest assignment", || {
+        let (epoch, version) = cluster.assignment()?.generation();
+        let health: Value = serde_json::from_str(&cluster.brokers[&controller].get("/healthz")?.1)?;
+        let follower = |id| json!({ "id": id, "controllerEpoch": epoch, "version": version, "behind": false });
+        Ok(health["cluster"]["term"]["followers"] == json!([follower(0), follower(1), follower(2)]))
+    })
+    .unwrap();
+    assert_eq!(cluster.brokers[&controller].metric("kaas_cluster_followers_behind", "").unwrap(), 0.0);
 }
 
 #[test]

@@ -21,6 +21,10 @@ const WRITTEN: MetricName = MetricName::counter(
     "kaas_cluster_assignments_written_total",
     "Assignments that this broker wrote as the controller.",
 );
+const BEHIND: MetricName = MetricName::gauge(
+    "kaas_cluster_followers_behind",
+    "Brokers that have not followed an assignment which this broker, the controller, wrote seconds ago.",
+);
 const REJECTED: MetricName = MetricName::counter(
     "kaas_cluster_stale_assignments_total",
     "Assignments of deposed controllers that were found and ignored.",
@@ -42,6 +46,7 @@ pub(super) fn add(exposition: &mut Exposition, health: &ClusterHealth) {
         (VERSION, numbers.assignment_version as f64),
         (VOLUME_AGE, numbers.volume_silent.as_secs_f64()),
         (WRITTEN, numbers.written as f64),
+        (BEHIND, numbers.followers_behind as f64),
         (REJECTED, numbers.rejected as f64),
         (FORGOTTEN, numbers.forgotten_releases as f64),
     ] {

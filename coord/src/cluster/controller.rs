@@ -20,7 +20,7 @@ use kaas_proto::control::PartitionKey;
 use kaas_proto::format::assignment::{AssignedPartition, AssignedSlot, Assignment, RegisteredBroker};
 use kaas_proto::heartbeat::{BrokerMessage, ControllerMessage};
 use kaas_proto::reserve::Reserve;
-use kaas_proto::types::{BrokerId, ControllerEpoch, LeaderEpoch};
+use kaas_proto::types::{AssignmentVersion, BrokerId, ControllerEpoch, LeaderEpoch};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 
@@ -29,6 +29,7 @@ use super::follower::{Report, What};
 use super::found_epochs::find_epochs;
 use super::heartbeat::messages::{MAX_REPORTS, report, wire_report};
 use super::heartbeat::server::{EVENT_QUEUE_LENGTH, EventSink, SessionEvent, ToBroker};
+use super::lag::{Lag, Row};
 use super::plan::{Inputs, TakenEpochs, next_assignment, says_the_same};
 use super::ports::{DesiredTopics, Leadership};
 use super::provision::Provisioner;
@@ -89,6 +90,8 @@ pub(crate) struct ControllerFacts {
     /// The epoch of the term that this broker is in.
     pub(crate) epoch: Cell<Option<ControllerEpoch>>,
     pub(crate) connected: Cell<usize>,
+    /// What those follow that have a session.
+    pub(crate) followers: RefCell<Vec<Row>>,
     pub(crate) written: Cell<u64>,
     /// How long the last assignment took from the cause to the rename.
     pub(crate) last_write: RefCell<Duration>,
@@ -106,6 +109,7 @@ impl Candidate {
             let ended = self.govern().await;
             self.sink.send_replace(None);
             self.facts.epoch.set(None);
+            self.facts.followers.take();
             match ended {
                 TermError::NotElected => tracing::info!("not the controller any more"),
                 error => {
@@ -174,6 +178,7 @@ impl Candidate {
             events,
             sessions: HashMap::new(),
             releases: RecentReleases::default(),
+            lag: Lag::default(),
             led: stored.assignment.as_ref().map(leaders).unwrap_or_default(),
             former: stored.assignment,
             written: false,
@@ -249,6 +254,7 @@ struct Term<'a> {
     former: Option<Assignment>,
     /// For new leaders that come after the word of it.
     releases: RecentReleases,
+    lag: Lag,
     /// Who leads what in it.
     led: HashMap<PartitionKey, (BrokerId, LeaderEpoch)>,
     /// Something was written in this term.
@@ -288,7 +294,9 @@ impl Term<'_> {
                     for broker in self.registry.expire(Instant::now()) {
                         tracing::info!(%broker, "nothing was heard of a broker");
                         self.sessions.remove(&broker);
+                        self.lag.gone(broker);
                     }
+                    self.look_for_lag();
                     self.look_after_the_file().await?;
                     if !provisioned {
                         let topics = desired.borrow().clone();
@@ -325,6 +333,7 @@ impl Term<'_> {
             SessionEvent::Began { session, broker, to_broker } => {
                 tracing::info!(broker = %broker.id, incarnation = %broker.incarnation, "a broker has come");
                 // Dropping a former session's sender ends it.
+                self.lag.gone(broker.id);
                 self.sessions.insert(broker.id, Session { id: session, to_broker, heard: 0 });
                 self.send(broker.id, &self.releases_for(broker.id, now));
                 self.registry.connect(session, broker, now);
@@ -337,6 +346,9 @@ impl Term<'_> {
                 if let Some(session) = self.sessions.get_mut(&broker) {
                     session.heard = message.number;
                 }
+                let follows =
+                    (ControllerEpoch(message.controller_epoch), AssignmentVersion(message.assignment_version));
+                self.lag.heard(broker, follows, now);
                 let relinquished = self.note_reports(broker, &message);
                 (!message.reports.is_empty()).then_some((broker, relinquished))
             }
@@ -345,6 +357,7 @@ impl Term<'_> {
                 if self.sessions.get(&broker).is_some_and(|current| current.id == session) {
                     tracing::info!(%broker, "the session of a broker has ended");
                     self.sessions.remove(&broker);
+                    self.lag.gone(broker);
                 }
                 None
             }
@@ -412,6 +425,17 @@ impl Term<'_> {
         for some in relinquished.chunks(MAX_REPORTS) {
             let _ = session.to_broker.try_send(Ok(message(some)));
         }
+    }
+
+    /// All are told of the newest assignment with each heartbeat; one that does not follow is shown and said.
+    fn look_for_lag(&mut self) {
+        for Row { broker, generation: (epoch, version), .. } in self.lag.look(Instant::now()) {
+            tracing::warn!(
+                %broker, %epoch, %version,
+                "a broker follows an older assignment than the one on the volume: does it see the same volume, does that hang?"
+            );
+        }
+        *self.candidate.facts.followers.borrow_mut() = self.lag.rows();
     }
 
     fn send_to_all(&self) {
@@ -484,6 +508,7 @@ impl Term<'_> {
         self.written = false;
         self.candidate.while_elected(publishing).await??;
         self.written = true;
+        self.lag.written((self.epoch, version), Instant::now());
         tracing::info!(epoch = %self.epoch, %version, brokers, partitions, "assignment written");
         Ok(())
     }

@@ -244,3 +244,25 @@ async fn what_was_written_too_slowly_is_withdrawn() {
     candidate.if_still_elected(stage()).await.unwrap().publish().unwrap();
     assert_eq!(office.written(), Some(assignment(3, 8)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_does_not_follow_is_shown() {
+    LocalSet::new()
+        .run_until(async {
+            let (mut office, candidate) = office();
+            let facts = Rc::clone(&candidate.facts);
+            spawn_local(candidate.run());
+            office.leadership.send_replace(elected_for(PATIENCE * 100));
+            office.sink.wait_for(Option::is_some).await.unwrap();
+            // It says nothing of an assignment.
+            let _other = office.come(OTHER, 20).await;
+            let row = Row { broker: OTHER, generation: Default::default(), is_behind: true };
+            let deadline = Instant::now() + PATIENCE;
+            while *facts.followers.borrow() != [row] {
+                assert!(Instant::now() < deadline, "{:?}", facts.followers.borrow());
+                office.say(OTHER, 20, Vec::new()).await;
+                tokio::time::sleep(HEARTBEAT_INTERVAL / 2).await;
+            }
+        })
+        .await;
+}

@@ -18,6 +18,7 @@ pub mod follower;
 pub mod found_epochs;
 mod health;
 pub mod heartbeat;
+pub mod lag;
 mod member;
 pub mod plan;
 pub mod ports;

@@ -30,6 +30,7 @@ pub(crate) struct ClusterHealth {
 pub(crate) struct Numbers {
     pub(crate) controller: bool,
     pub(crate) connected: bool,
+    pub(crate) followers_behind: usize,
     pub(crate) healthy: bool,
     pub(crate) controller_epoch: i32,
     pub(crate) assignment_version: i64,
@@ -65,6 +66,7 @@ impl ClusterHealth {
         Numbers {
             controller: self.controller.epoch.get().is_some(),
             connected: self.status.is_connected(),
+            followers_behind: self.controller.followers.borrow().iter().filter(|row| row.is_behind).count(),
             healthy: self.status.is_healthy(),
             controller_epoch: epoch.0,
             assignment_version: version.0,
@@ -94,6 +96,10 @@ impl ClusterHealth {
                 "epoch": epoch, "brokersConnected": controller.connected.get(),
                 "assignmentsWritten": controller.written.get(),
                 "lastWriteMs": millis(*controller.last_write.borrow()),
+                "followers": controller.followers.borrow().iter().map(|row| json!({
+                    "id": row.broker, "controllerEpoch": row.generation.0, "version": row.generation.1,
+                    "behind": row.is_behind,
+                })).collect::<Vec<_>>(),
             })
         });
         json!({
