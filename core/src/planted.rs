@@ -48,10 +48,12 @@ pub enum PlantedBug {
     ReplaceWithoutAsk,
     /// A coordinator slot forgets its old records although the snapshot that replaces them is not complete.
     SlotCutBeforeSnapshot,
+    /// A takeover that finds no room leaves the reserve where it is.
+    ReserveIsKept,
 }
 
 impl PlantedBug {
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::AcknowledgeBeforeDurable,
         Self::FenceNotExclusive,
         Self::NoRevocation,
@@ -73,6 +75,7 @@ impl PlantedBug {
         Self::ReplaceBeforeRecord,
         Self::ReplaceWithoutAsk,
         Self::SlotCutBeforeSnapshot,
+        Self::ReserveIsKept,
     ];
 }
 

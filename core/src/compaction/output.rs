@@ -16,6 +16,7 @@ use crate::format::segment_name::SegmentName;
 use crate::log::context::FileOf;
 use crate::log::persist;
 use crate::log::reader::largest_timestamp;
+use crate::shard::reserve::reserve_bytes;
 
 /// What is written at a time: what an NFS server takes as one WRITE.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -101,7 +102,19 @@ impl<E: Env> Output<E> {
         Ok(self.written - before)
     }
 
+    /// Not at the expense of the last room, which producers and takeovers need before anything is compacted.
+    async fn check_room(&self, bytes: u64) -> Result<(), CompactionError> {
+        match self.env.volume().space().await {
+            Ok(space) if space.available_bytes < bytes + reserve_bytes(space.total_bytes) => {
+                Err(CompactionError::Refused("the volume is nearly full".into()))
+            }
+            // A volume that does not say is asked by trying.
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
     async fn flush(&mut self) -> Result<(), CompactionError> {
+        self.check_room(self.buffer.len() as u64).await?;
         let full = std::mem::replace(&mut self.buffer, AlignedBuffer::with_capacity(CHUNK_BYTES));
         let bytes = full.len() as u64;
         let outcome = self.file.write_at(self.written, full.freeze()).await;

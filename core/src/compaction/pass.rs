@@ -111,6 +111,9 @@ impl<E: Env> Pass<'_, E> {
         if self.leader.log().has_ended() {
             return Err(CompactionError::Interrupted("the epoch is over"));
         }
+        if self.leader.context.log.reserve.refuses_records() {
+            return Err(CompactionError::Interrupted("the volume is full"));
+        }
         if !self.leader.config().compact {
             return Err(CompactionError::Interrupted("the topic is not compacted any more"));
         }

@@ -76,7 +76,9 @@ impl<E: Env> Leader<E> {
         let config = self.config();
         let (env, log) = (self.context.env(), self.log());
         let rests = self.compaction.rests_until.get().is_some_and(|until| env.now() < until);
-        if !config.compact || self.key().slot().is_some() || log.has_ended() || rests {
+        // On a full volume what room there is belongs to takeovers and deletions.
+        let waits = rests || self.context.log.reserve.refuses_records();
+        if !config.compact || self.key().slot().is_some() || log.has_ended() || waits {
             return Ok(None);
         }
         let mut segments = log.segments();
@@ -201,10 +203,10 @@ impl<E: Env> Leader<E> {
         let recorded = match self.check_still_wanted(&compacted.sources) {
             Ok(()) => {
                 let path = directory.join(PartitionFile::Manifest(self.epoch()).to_string());
-                let written = self.write_manifest(&changed).await;
-                if written.as_ref().is_err_and(is_full) {
-                    // What was compacted would free more than it needs: the next pass finds room to say so.
-                    self.context.log.reserve.ask_for_room();
+                let mut written = self.write_manifest(&changed).await;
+                // What was compacted frees more than it needs.
+                if written.as_ref().is_err_and(is_full) && self.context.log.make_room().await && !log.has_ended() {
+                    written = self.write_manifest(&changed).await;
                 }
                 written.map_err(CompactionError::volume("can't replace", path))
             }
@@ -238,17 +240,17 @@ impl<E: Env> Leader<E> {
     /// What must be durable before a manifest may name the segment.
     async fn prepare(&self, compacted: &Compacted<FileOf<E>>) -> Result<(), CompactionError> {
         let directory = self.log().directory();
-        let kept = if compacted.spent_markers.is_empty() {
-            self.keep_producers_below(compacted.to).await
-        } else {
+        if !compacted.spent_markers.is_empty() {
             self.transactions.borrow_mut().forget_compacted(&compacted.spent_markers);
-            self.write_present_snapshot().await
-        };
+        }
+        let mut kept = self.keep_what_goes(compacted).await;
+        if kept == Err(EndOfLog::VolumeFull) && self.context.log.make_room().await {
+            kept = self.keep_what_goes(compacted).await;
+        }
         match kept {
             Ok(()) => {}
             Err(EndOfLog::Failed { reason }) => return Err(CompactionError::Refused(reason)),
             Err(EndOfLog::VolumeFull) => {
-                self.context.log.reserve.ask_for_room();
                 return Err(CompactionError::Refused("no space is left on the volume".into()));
             }
             Err(EndOfLog::Superseded { .. } | EndOfLog::Gone { .. } | EndOfLog::Closed) => {
@@ -257,6 +259,15 @@ impl<E: Env> Leader<E> {
         }
         let synced = self.context.env().volume().sync_directory(directory).await;
         synced.map_err(CompactionError::volume("can't sync", directory))
+    }
+
+    /// Makes durable what producers and transactions need of records that go.
+    async fn keep_what_goes(&self, compacted: &Compacted<FileOf<E>>) -> Result<(), EndOfLog> {
+        if compacted.spent_markers.is_empty() {
+            self.keep_producers_below(compacted.to).await
+        } else {
+            self.write_present_snapshot().await
+        }
     }
 
     fn with_replaced(&self, manifest: &Manifest, compacted: &Compacted<FileOf<E>>) -> Manifest {

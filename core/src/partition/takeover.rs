@@ -310,7 +310,7 @@ impl<E: Env> Attempt<'_, E> {
     }
 
     async fn give_up_reserve(&self) -> bool {
-        self.partition.context().log.make_room().await
+        !is_planted(PlantedBug::ReserveIsKept) && self.partition.context().log.make_room().await
     }
 
     async fn give_up_fences(&self, held: &HeldFence<E>) -> Result<bool, TakeoverEnd> {

@@ -58,7 +58,8 @@ fn decide(found: Option<u64>, space: Option<VolumeSpace>) -> Step {
     }
 }
 
-fn reserve_bytes(volume_bytes: u64) -> u64 {
+/// How large the reserve of a volume of this size is.
+pub(crate) fn reserve_bytes(volume_bytes: u64) -> u64 {
     let share = (volume_bytes / SHARE).clamp(MIN_RESERVE_BYTES, MAX_RESERVE_BYTES);
     share - share % BLOCK_BYTES as u64
 }

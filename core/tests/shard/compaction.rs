@@ -13,8 +13,9 @@ use kaas_core::shard::operation::{
     DescribePartitions, IsolationLevel, ListOffsets, OffsetForLeaderEpoch, OffsetQuery, ShardOperation,
 };
 use kaas_proto::config::topic::TopicConfig;
+use kaas_proto::layout::reserve_file;
 use kaas_proto::record::{BatchBuilder, ControlRecordType, RecordBatchView};
-use kaas_proto::types::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
+use kaas_proto::types::{BrokerId, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
 use tokio::sync::oneshot;
 
 use crate::compaction_log::{Log, Row, Table, batches, consume, key as record_key, rows};
@@ -599,5 +600,57 @@ fn an_aborted_transaction_leaves_no_trace_that_could_hide_a_later_one() {
         second.lead(0, None, &config).await;
         assert_eq!(aborted(&second).await, 0);
         check("taken over", &second, &log).await;
+    });
+}
+
+/// A leader of [`plain`] that keeps a reserve, on a volume of 64 MiB.
+async fn leader_with_reserve(env: &MemoryEnv, log: &Log) -> Broker {
+    env.volume().set_capacity(Some(64 << 20));
+    log.write(env).await;
+    let broker = Broker::start_with(env, 1, |config| config.keeps_reserve = true);
+    broker.lead(0, None, &config(|_| ())).await;
+    env.sleep(Duration::from_secs(1)).await;
+    assert!(env.volume().size(&reserve_file(BrokerId(1))).await.is_ok());
+    broker
+}
+
+fn passes(broker: &Broker) -> u64 {
+    broker.metric("kaas_compaction_passes_total")
+}
+
+#[test]
+fn compaction_waits_while_the_reserve_is_missing() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let log = plain(&env);
+        let broker = leader_with_reserve(&env, &log).await;
+        // Room for what would be written, but not for the reserve as well.
+        env.volume().set_capacity(Some((1 << 20) + (100 << 10)));
+        assert!(broker.reserve.ask_for_room());
+        env.sleep(10 * A_WHILE).await;
+        assert_eq!(passes(&broker), 0);
+        assert!(names(env.volume(), 0).await.iter().all(|name| name.matches('-').count() < 2), "nothing was written");
+        env.volume().set_capacity(Some(64 << 20));
+        env.sleep(3 * A_WHILE).await;
+        assert!(passes(&broker) > 0);
+        check("with room", &broker, &log).await;
+    });
+}
+
+#[test]
+fn compaction_leaves_the_last_room_to_others() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let log = plain(&env);
+        let broker = leader_with_reserve(&env, &log).await;
+        let space = env.volume().space().await.unwrap();
+        env.volume().set_capacity(Some(space.total_bytes - space.available_bytes + (500 << 10)));
+        env.sleep(10 * A_WHILE).await;
+        assert_eq!(passes(&broker), 0);
+        assert_eq!(broker.metric("kaas_reserve_given_up_total"), 0);
+        broker.append(0, "there is room").await;
+        env.volume().set_capacity(Some(64 << 20));
+        env.sleep(Duration::from_secs(1300)).await;
+        assert!(passes(&broker) > 0);
     });
 }

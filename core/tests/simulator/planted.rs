@@ -48,4 +48,5 @@ each_is_found! {
     replace_before_record: ReplaceBeforeRecord,
     replace_without_ask: ReplaceWithoutAsk,
     slot_cut_before_snapshot: SlotCutBeforeSnapshot,
+    reserve_is_kept: ReserveIsKept,
 }

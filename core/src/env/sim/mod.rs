@@ -136,6 +136,12 @@ impl Simulation {
         self.0.tree.borrow_mut().capacity_bytes = bytes;
     }
 
+    /// From now on there is room for so many bytes more, and not for others.
+    pub fn leave_room(&self, bytes: u64) {
+        let mut tree = self.0.tree.borrow_mut();
+        tree.capacity_bytes = Some(tree.used_bytes() + bytes);
+    }
+
     /// As an NFS server: a name is durable when the call returns.
     pub fn names_are_durable(&self, durable: bool) {
         self.0.tree.borrow_mut().names_are_durable = durable;

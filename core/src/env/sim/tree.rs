@@ -291,7 +291,7 @@ impl Tree {
         inode.changed_by = Some(client);
     }
 
-    fn used_bytes(&self) -> u64 {
+    pub(super) fn used_bytes(&self) -> u64 {
         let files = self.directories.values().flat_map(|directory| directory.names.values());
         let bytes = |node: &Node| match node {
             Node::File(file) => file.borrow().content.len() as u64,

@@ -16,13 +16,16 @@ use kaas_core::shard::operation::{
     Produce, ProduceBatch, RequiredAcks, ShardOperation, ShardPort,
 };
 use kaas_core::shard::port::{ShardHandle, queue};
+use kaas_core::shard::reserve::MIN_RESERVE_BYTES;
 use kaas_core::shard::{Shard, ShardChannels, ShardConfig};
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::config::topic::TopicConfig;
 use kaas_proto::control::{PartitionChange, PartitionKey, ShardCommand, ShardEvent, TakeOver};
-use kaas_proto::layout::{partition_directory, slot_directory};
+use kaas_proto::layout::{partition_directory, reserve_file, slot_directory};
 use kaas_proto::types::{BrokerId, LeaderEpoch, Offset, PartitionIndex, ShardId, SlotId, TopicId};
 use tokio::sync::{mpsc, oneshot};
+
+use super::cluster::Setup;
 
 const TOPIC: &str = "t";
 /// Small, so that a scenario has many checkpoints and snapshots.
@@ -70,6 +73,7 @@ type OwnBatch = (Bytes, oneshot::Sender<Result<Appended, AppendError>>);
 
 pub struct Broker {
     pub env: SimEnv,
+    id: BrokerId,
     subject: Subject,
     operations: ShardHandle,
     own_batches: mpsc::Sender<OwnBatch>,
@@ -80,7 +84,8 @@ pub struct Broker {
 }
 
 impl Broker {
-    pub fn start(simulation: &Simulation, id: i32, client: ClientId, subject: Subject, map_bytes: usize) -> Self {
+    pub fn start(simulation: &Simulation, id: i32, client: ClientId, setup: &Setup) -> Self {
+        let Setup { subject, map_bytes, .. } = *setup;
         let env = simulation.start_process(client);
         let (commands, command_receiver) = mpsc::channel(64);
         let (event_sender, events) = mpsc::channel(1024);
@@ -89,6 +94,7 @@ impl Broker {
         let mut config = ShardConfig {
             checkpoint_bytes: CHECKPOINT_BYTES,
             retention_check_interval: RETENTION_CHECK_INTERVAL,
+            keeps_reserve: setup.capacity.is_some(),
             ..ShardConfig::new(ShardId(0), BrokerId(id), &settings, 1)
         };
         config.compaction = CompactionConfig { map_bytes, backoff: COMPACTION_BACKOFF, ..config.compaction };
@@ -104,7 +110,15 @@ impl Broker {
                 drop(reply.send(shard.append_own(subject.key(), batch).await));
             }
         });
-        Self { env, subject, operations, own_batches, commands, events: RefCell::new(events), led: Cell::new(None) }
+        let id = BrokerId(id);
+        Self { env, id, subject, operations, own_batches, commands, events: RefCell::new(events), led: Cell::new(None) }
+    }
+
+    /// Whether there is room on the volume that it can give up.
+    pub fn has_reserve(&self) -> bool {
+        let path = reserve_file(self.id);
+        let content = self.env.simulation().view(|view| view.content(&path.to_string_lossy()));
+        content.is_some_and(|content| content.len() as u64 >= MIN_RESERVE_BYTES)
     }
 
     /// What it reported since the last call.

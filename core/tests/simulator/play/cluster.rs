@@ -30,12 +30,14 @@ pub struct Setup {
     pub nodes: u32,
     /// Memory for the keys of a pass of compaction.
     pub map_bytes: usize,
+    /// The size of the volume while there is room on it; `None`: no limit, and no broker keeps a reserve.
+    pub capacity: Option<u64>,
 }
 
 impl Setup {
     /// Two brokers, a node for each.
     pub fn new(config: Arc<TopicConfig>) -> Self {
-        Self { subject: Subject::Partition, config, brokers: 2, nodes: 2, map_bytes: 1 << 20 }
+        Self { subject: Subject::Partition, config, brokers: 2, nodes: 2, map_bytes: 1 << 20, capacity: None }
     }
 }
 
@@ -62,6 +64,7 @@ impl Cluster {
         for at in setup.subject.directory().ancestors().collect::<Vec<_>>().into_iter().rev() {
             volume.create_directories(at).await.expect("a calm volume");
         }
+        simulation.set_capacity(setup.capacity);
         let cluster = Self(Rc::new(State {
             simulation: simulation.clone(),
             setup,
@@ -110,9 +113,8 @@ impl Cluster {
             return;
         }
         let number = u32::try_from(id).expect("a few brokers");
-        let Setup { subject, nodes, map_bytes, .. } = self.0.setup;
-        let (client, broker_id) = (ClientId(number % nodes), i32::try_from(id).expect("a few brokers"));
-        let broker = Broker::start(&self.0.simulation, broker_id, client, subject, map_bytes);
+        let (client, broker_id) = (ClientId(number % self.0.setup.nodes), i32::try_from(id).expect("a few brokers"));
+        let broker = Broker::start(&self.0.simulation, broker_id, client, &self.0.setup);
         self.0.simulation.note(format!("broker {id} starts as process {}", broker.env.process().id().0));
         self.0.brokers.borrow_mut()[id] = Some(Rc::new(broker));
     }

@@ -23,7 +23,7 @@ pub async fn end(cluster: &Cluster, clients: &Clients, loses_power: bool) -> Res
     let simulation = cluster.simulation();
     simulation.note("the end begins");
     simulation.set_faults(Faults::NONE);
-    simulation.set_capacity(None);
+    simulation.set_capacity(cluster.setup().capacity);
     for broker in cluster.brokers() {
         broker.env.process().resume();
         broker.env.process().set_wall_clock(0);

@@ -2,12 +2,14 @@
 //!
 //! It sees the server's files without any of the lies, which no broker does.
 
+use std::path::Path;
 use std::rc::Rc;
 
 use kaas_core::env::sim::{Change, Guard, View};
 use kaas_core::format::inventory::{Inventory, LiveRange, newest_manifest};
 use kaas_core::format::manifest::Manifest;
 use kaas_core::format::partition_file::PartitionFile;
+use kaas_proto::layout::reserve_directory;
 use kaas_proto::record::RecordBatchView;
 use kaas_proto::types::{LeaderEpoch, Offset};
 
@@ -34,6 +36,9 @@ fn live(view: &View<'_>, directory: &str) -> Option<(Manifest, Vec<LiveRange>)> 
 
 fn wrong_unlink(view: &View<'_>, path: &str) -> Option<String> {
     let (directory, name) = path.rsplit_once('/')?;
+    if Path::new(directory) == reserve_directory() {
+        return None;
+    }
     let Some(file) = PartitionFile::parse(name) else { return Some(format!("the foreign {path} is unlinked")) };
     let (manifest, live) = live(view, directory)?;
     let is_wrong = match file {

@@ -32,6 +32,12 @@ pub enum Step {
     Trouble,
     Calm,
     FillVolume,
+    /// There is hardly any room left.
+    FillUp,
+    /// There is room for a while.
+    MakeRoom,
+    /// A broker that has its reserve leads, although there is no room for a byte.
+    LeadWithoutRoom,
     SetClock,
     LongSleep,
 }
@@ -56,6 +62,8 @@ pub struct Profile {
     pub lasting: Option<Lasting>,
     /// Memory for the keys of a pass of compaction.
     pub map_bytes: usize,
+    /// The size of the volume while there is room on it.
+    pub capacity: Option<u64>,
 }
 
 const COMMON: [(Step, u32); 7] = [
@@ -76,11 +84,13 @@ impl Profile {
             1 => Self::failing(),
             2 => Self::crashing(),
             4 => Self::powerless(),
+            6 => Self::filling(),
             _ => Self::aging(),
         };
         let mut profile = match seed % 8 {
-            6 => trouble(seed / 8 % 6).compacted(random),
-            7 => trouble(seed / 8 % 6).of_slot(),
+            6 => trouble(seed / 8 % 7).compacted(random),
+            7 => trouble(seed / 8 % 7).of_slot(),
+            3 if seed / 8 % 2 == 1 => trouble(6),
             number => trouble(number),
         };
         profile.brokers = random.of(&[2, 3, 3]);
@@ -105,6 +115,7 @@ impl Profile {
             subject: Subject::Partition,
             lasting: None,
             map_bytes: 1 << 20,
+            capacity: None,
         }
     }
 
@@ -205,9 +216,34 @@ impl Profile {
         }
     }
 
+    /// The volume is full again and again; brokers keep a reserve for that.
+    fn filling() -> Self {
+        let slow = Faults { slow_rate: 100, split_rate: 300, ..Faults::NONE };
+        let steps = [
+            (Step::FillUp, 6),
+            (Step::LeadWithoutRoom, 6),
+            (Step::MakeRoom, 4),
+            (Step::DeleteRecords, 4),
+            (Step::LongSleep, 4),
+            (Step::Crash, 2),
+            (Step::Duel, 2),
+            (Step::Pause, 1),
+            (Step::Relinquish, 1),
+        ];
+        // As small as a volume that has the smallest reserve.
+        let capacity = Some(1000 << 20);
+        Self {
+            trouble: slow,
+            calm: slow,
+            settings: vec![("segment.ms", "2000")],
+            capacity,
+            ..Self::new("filling", &steps)
+        }
+    }
+
     pub fn setup(&self) -> Setup {
-        let Self { subject, brokers, nodes, map_bytes, .. } = *self;
-        Setup { subject, config: topic_config(&self.settings), brokers, nodes, map_bytes }
+        let Self { subject, brokers, nodes, map_bytes, capacity, .. } = *self;
+        Setup { subject, config: topic_config(&self.settings), brokers, nodes, map_bytes, capacity }
     }
 
     pub fn step(&self, random: &SimRandom) -> Step {

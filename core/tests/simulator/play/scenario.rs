@@ -162,8 +162,11 @@ impl Play {
             Step::Trouble => simulation.set_faults(self.profile.trouble),
             Step::Calm => {
                 simulation.set_faults(self.profile.calm);
-                simulation.set_capacity(None);
+                simulation.set_capacity(self.profile.capacity);
             }
+            Step::FillUp => simulation.leave_room(self.random.below(30_000)),
+            Step::MakeRoom => simulation.leave_room(self.random.of(&[1 << 20, 5 << 20, 20 << 20])),
+            Step::LeadWithoutRoom => self.lead_without_room().await,
             Step::FillVolume => simulation.set_capacity(Some(self.random.below(20_000))),
             Step::SetClock => {
                 if let Some(broker) = self.any_broker() {
@@ -187,6 +190,15 @@ impl Play {
             self.cluster.take_over(&broker, epoch);
         }
         Ok(())
+    }
+
+    /// Whatever room the reserve of a broker gives is enough for it to lead.
+    async fn lead_without_room(&self) {
+        let id = self.any();
+        let Some(broker) = self.cluster.broker(id).filter(|broker| broker.has_reserve()) else { return };
+        broker.env.process().resume();
+        self.cluster.simulation().leave_room(0);
+        self.cluster.lead(id).await;
     }
 
     fn send_idempotent(&self) {
