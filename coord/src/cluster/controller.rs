@@ -12,6 +12,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
+use std::future::pending;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +34,7 @@ use super::heartbeat::server::{EVENT_QUEUE_LENGTH, EventSink, SessionEvent, ToBr
 use super::lag::{Lag, Row};
 use super::plan::{Inputs, TakenEpochs, next_assignment, says_the_same};
 use super::ports::{DesiredTopics, Leadership};
-use super::provision::Provisioner;
+use super::provision::{Provisioner, Turn};
 use super::registry::{HEARTBEAT_INTERVAL, Registry, SessionId};
 use super::releases::RecentReleases;
 use super::watcher::Watcher;
@@ -104,7 +106,7 @@ impl Candidate {
         loop {
             let elected = |leadership: &Leadership| deadline_in(leadership).is_some_and(|until| until > Instant::now());
             if leadership.wait_for(elected).await.is_err() {
-                std::future::pending::<()>().await;
+                pending::<()>().await;
             }
             let ended = self.govern().await;
             self.sink.send_replace(None);
@@ -174,7 +176,9 @@ impl Candidate {
             epoch,
             registry,
             taken,
-            provisioner: Some(provisioner),
+            provisioner,
+            working: None,
+            provisioning: Provisioning::default(),
             events,
             sessions: HashMap::new(),
             releases: RecentReleases::default(),
@@ -227,6 +231,14 @@ fn deadline_in(leadership: &Leadership) -> Option<Instant> {
     }
 }
 
+/// Never, if there is none.
+async fn end_of<T>(work: &mut Option<Pin<Box<dyn Future<Output = T>>>>) -> T {
+    match work {
+        Some(work) => work.await,
+        None => pending().await,
+    }
+}
+
 fn leaders(assignment: &Assignment) -> HashMap<PartitionKey, (BrokerId, LeaderEpoch)> {
     let slot = |row: &AssignedSlot| (PartitionKey::of_slot(row.slot), (row.leader, row.epoch));
     let partition = |row: &AssignedPartition| (row.key(), (row.leader, row.epoch));
@@ -246,8 +258,10 @@ struct Term<'a> {
     epoch: ControllerEpoch,
     registry: Registry,
     taken: TakenEpochs,
-    /// Absent while it works on another thread.
-    provisioner: Option<Provisioner>,
+    provisioner: Provisioner,
+    /// A turn of provisioning on another thread. Nothing waits for it.
+    working: Option<Pin<Box<dyn Future<Output = Turn>>>>,
+    provisioning: Provisioning,
     events: mpsc::Receiver<SessionEvent>,
     sessions: HashMap<BrokerId, Session>,
     /// The last assignment, also that of another controller.
@@ -261,6 +275,15 @@ struct Term<'a> {
     written: bool,
 }
 
+/// How far the volume is from what is desired.
+#[derive(Clone, Copy, Debug, Default)]
+struct Provisioning {
+    /// Other topics are desired than those that the work is about.
+    outdated: bool,
+    /// Something did not work.
+    failed: bool,
+}
+
 enum Never {}
 
 impl Term<'_> {
@@ -269,14 +292,17 @@ impl Term<'_> {
         desired.mark_changed();
         let mut tick = interval(HEARTBEAT_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut provisioned = true;
         let mut batch = Vec::new();
         loop {
             tokio::select! {
                 () = self.candidate.term_over() => return Err(TermError::NotElected),
                 Ok(()) = desired.changed() => {
-                    let topics = desired.borrow_and_update().clone();
-                    provisioned = self.follow_topics(topics).await?;
+                    self.provisioning.outdated = true;
+                    self.follow_topics().await?;
+                }
+                turn = end_of(&mut self.working) => {
+                    self.working = None;
+                    self.worked(turn).await?;
                 }
                 count = self.events.recv_many(&mut batch, EVENT_QUEUE_LENGTH) => {
                     if count == 0 {
@@ -298,10 +324,8 @@ impl Term<'_> {
                     }
                     self.look_for_lag();
                     self.look_after_the_file().await?;
-                    if !provisioned {
-                        let topics = desired.borrow().clone();
-                        provisioned = self.follow_topics(topics).await?;
-                    }
+                    self.provisioning.outdated |= std::mem::take(&mut self.provisioning.failed);
+                    self.follow_topics().await?;
                     self.recompute().await?;
                     self.send_to_all();
                 }
@@ -310,20 +334,35 @@ impl Term<'_> {
     }
 
     /// Makes assignment and volume follow the topics that are desired: first the assignment, which names nothing of what
-    /// is gone, then the volume, then the assignment with what is new. Says whether all is as desired.
-    async fn follow_topics(&mut self, topics: Option<Arc<DesiredTopics>>) -> Result<bool, TermError> {
+    /// is gone, then the volume, then the assignment with what is new.
+    async fn follow_topics(&mut self) -> Result<(), TermError> {
+        if !self.provisioning.outdated || self.working.is_some() {
+            return Ok(());
+        }
+        self.provisioning = Provisioning::default();
         self.recompute().await?;
-        let Some(topics) = topics else { return Ok(true) };
-        let Some(mut provisioner) = self.provisioner.take() else { return Ok(false) };
-        let work = blocking(move || {
-            let done = provisioner.reconcile(&topics);
-            (provisioner, done)
-        });
-        let (provisioner, done) = self.candidate.while_elected(work).await?;
-        self.provisioner = Some(provisioner);
+        let topics = self.candidate.desired.borrow().clone();
+        if let Some(topics) = topics {
+            let work = self.provisioner.work(&topics);
+            self.working = Some(Box::pin(blocking(move || work.turn())));
+        }
+        Ok(())
+    }
+
+    /// A turn of provisioning has ended.
+    async fn worked(&mut self, turn: Turn) -> Result<(), TermError> {
+        self.provisioner.note(turn.done);
+        self.provisioning.failed |= turn.failed;
         self.candidate.sweep.notify_one();
         self.recompute().await?;
-        Ok(done)
+        match turn.left {
+            // What is desired now may be something else.
+            Some(work) if !self.provisioning.outdated => {
+                self.working = Some(Box::pin(blocking(move || work.turn())));
+                Ok(())
+            }
+            _ => self.follow_topics().await,
+        }
     }
 
     /// Takes note of what a session says. Returns what the broker has let go of, if it reports anything.
@@ -445,7 +484,7 @@ impl Term<'_> {
     /// Writes an assignment if what it says has changed.
     async fn recompute(&mut self) -> Result<(), TermError> {
         let began = Instant::now();
-        let Some(next) = self.next() else { return Ok(()) };
+        let next = self.next();
         let unchanged =
             self.former.as_ref().filter(|_| self.written).is_some_and(|former| says_the_same(former, &next));
         if unchanged {
@@ -472,9 +511,9 @@ impl Term<'_> {
         Ok(())
     }
 
-    fn next(&self) -> Option<Assignment> {
+    fn next(&self) -> Assignment {
         let desired = self.candidate.desired.borrow().clone();
-        let topics = self.provisioner.as_ref()?.assignable(desired.as_deref());
+        let topics = self.provisioner.assignable(desired.as_deref());
         let candidates = self.registry.candidates();
         self.candidate.facts.connected.set(self.registry.connected());
         let inputs = Inputs {
@@ -486,7 +525,7 @@ impl Term<'_> {
             topics: &topics,
             taken: &self.taken,
         };
-        Some(next_assignment(self.former.as_ref(), inputs))
+        next_assignment(self.former.as_ref(), inputs)
     }
 
     async fn write(&mut self, next: Assignment) -> Result<(), TermError> {

@@ -1,14 +1,19 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
+use std::io;
+use std::path::Path;
+use std::sync::Mutex;
+
 use kaas_proto::format::assignment::BrokerHealth;
-use kaas_proto::types::{Incarnation, SlotId};
+use kaas_proto::types::{Incarnation, SlotId, TopicId};
 use tempfile::TempDir;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::timeout;
 
+use super::super::ports::DesiredTopic;
 use super::super::sample::{assignment, volume};
 use super::*;
-use crate::topics::disk::FileSystem;
+use crate::topics::disk::{Disk, FileSystem};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const CONTROLLER: BrokerId = BrokerId(1);
@@ -29,14 +34,18 @@ struct Office {
     root: TempDir,
     file: AssignmentFile,
     leadership: watch::Sender<Leadership>,
-    _desired: watch::Sender<Option<Arc<DesiredTopics>>>,
+    desired: watch::Sender<Option<Arc<DesiredTopics>>>,
     _ready: watch::Sender<Option<BTreeSet<BrokerId>>>,
     sink: watch::Receiver<EventSink>,
 }
 
 fn office() -> (Office, Candidate) {
+    office_with(Arc::new(FileSystem))
+}
+
+fn office_with(disk: Arc<dyn Disk>) -> (Office, Candidate) {
     let (root, file) = volume();
-    let topics = TopicDirectory::open(root.path().to_owned(), CONTROLLER, Arc::new(FileSystem)).unwrap();
+    let topics = TopicDirectory::open(root.path().to_owned(), CONTROLLER, disk).unwrap();
     let (elect, leadership) = watch::channel(Leadership::Unknown);
     let (desire, desired) = watch::channel(None);
     let (say_ready, ready) = watch::channel(None);
@@ -56,7 +65,7 @@ fn office() -> (Office, Candidate) {
         reserve: Reserve::default(),
         facts: Rc::new(ControllerFacts::default()),
     };
-    (Office { root, file, leadership: elect, _desired: desire, _ready: say_ready, sink: events }, candidate)
+    (Office { root, file, leadership: elect, desired: desire, _ready: say_ready, sink: events }, candidate)
 }
 
 type Told = mpsc::Receiver<Result<ControllerMessage, tonic::Status>>;
@@ -263,6 +272,77 @@ async fn a_broker_that_does_not_follow_is_shown() {
                 office.say(OTHER, 20, Vec::new()).await;
                 tokio::time::sleep(HEARTBEAT_INTERVAL / 2).await;
             }
+        })
+        .await;
+}
+
+/// A volume on which no topic can be made for as long as the other end of the channel is there.
+#[derive(Debug)]
+struct Slow(Mutex<std::sync::mpsc::Receiver<()>>);
+
+impl Disk for Slow {
+    fn create_directory(&self, path: &Path) -> io::Result<()> {
+        if path.file_name().is_some_and(|name| name == "0") {
+            self.0.lock().unwrap().recv().unwrap_err();
+        }
+        FileSystem.create_directory(path)
+    }
+
+    fn write(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        FileSystem.write(path, content)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        FileSystem.rename(from, to)
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        FileSystem.sync_directory(path)
+    }
+
+    fn revoke(&self, fence: &Path, line: &[u8]) -> io::Result<()> {
+        FileSystem.revoke(fence, line)
+    }
+
+    fn remove_tree(&self, path: &Path) -> io::Result<()> {
+        FileSystem.remove_tree(path)
+    }
+}
+
+#[tokio::test]
+async fn a_topic_that_takes_long_to_make_keeps_nobody_waiting() {
+    LocalSet::new()
+        .run_until(async {
+            let (slow, released) = std::sync::mpsc::channel::<()>();
+            let (mut office, candidate) = office_with(Arc::new(Slow(Mutex::new(released))));
+            let topic = |name: &str, byte| {
+                let (name, configs): (Arc<str>, _) = (name.into(), Default::default());
+                (Arc::clone(&name), DesiredTopic { name, id: TopicId([byte; 16]), partitions: 2, configs })
+            };
+            let named = |assignment: &Assignment| -> BTreeSet<u8> {
+                assignment.partitions.iter().map(|row| row.topic_id.0[0]).collect()
+            };
+            spawn_local(candidate.run());
+            office.leadership.send_replace(elected_for(PATIENCE));
+            office.sink.wait_for(Option::is_some).await.unwrap();
+            let _controller = office.come(CONTROLLER, 10).await;
+            office.desired.send_replace(Some(Arc::new([topic("a", 1)].into())));
+            let _other = office.come(OTHER, 20).await;
+            office.assignment("it comes", |assignment| leads(assignment, OTHER) > 0).await;
+            office.tell(SessionEvent::Ended { session: SessionId(20), broker: OTHER }).await;
+            let gone = office.assignment("and goes", |assignment| leads(assignment, OTHER) == 0).await;
+            assert_eq!(gone.partitions, []);
+            // What is desired changes meanwhile.
+            office.desired.send_replace(Some(Arc::new([topic("b", 2), topic("c", 3)].into())));
+            drop(slow);
+            office.assignment("what is desired now", |assignment| named(assignment) == [2, 3].into()).await;
+            assert!(office.root.path().join("b").is_dir());
+            let removed = async {
+                while office.root.path().join("a").exists() {
+                    tokio::task::yield_now().await;
+                }
+            };
+            timeout(PATIENCE, removed).await.expect("what was made for nothing is removed");
         })
         .await;
 }

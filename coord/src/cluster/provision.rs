@@ -3,8 +3,9 @@
 //! What is removed was named by an assignment of this cluster, and is desired no longer. A directory that no assignment ever
 //! named is somebody else's, or older than the cluster: it is left alone, and said.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use kaas_proto::reserve::Reserve;
 use kaas_proto::topic_name;
@@ -16,9 +17,12 @@ use super::ports::DesiredTopics;
 use crate::topics::decide::MAX_PARTITIONS_PER_TOPIC;
 use crate::topics::{StoreError, StoredTopic, TopicDirectory};
 
+/// How long topics are made and removed before the assignment follows.
+const TURN: Duration = Duration::from_millis(500);
+
 /// What to do for one topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Action {
+pub(crate) enum Action {
     Create(StoredTopic),
     /// From so many partitions on.
     Grow(StoredTopic, i32),
@@ -86,31 +90,20 @@ impl Provisioner {
         self.listed || !desired.is_empty() || self.assigned.is_empty()
     }
 
-    /// Creates, grows, configures and removes. To be called after an assignment is written that names nothing of what is
-    /// removed. Says whether all is as desired; if not, it is to be called again later.
-    pub(crate) fn reconcile(&mut self, desired: &DesiredTopics) -> bool {
-        if !self.believes(desired) {
+    /// What is to be created, grown, configured and removed. To be asked for after an assignment is written that names nothing of
+    /// what is removed; [`Provisioner::note`] hears what came of it.
+    pub(crate) fn work(&mut self, desired: &DesiredTopics) -> Work {
+        let mut left = VecDeque::new();
+        if self.believes(desired) {
+            self.listed = true;
+            left = self.actions(desired).into();
+        } else {
             tracing::error!(
                 topics = self.assigned.len(),
                 "no topic is desired, but the last assignment has some: nothing is deleted until at least one is desired"
             );
-            return true;
         }
-        self.listed = true;
-        // One line, however many there are: it may be the volume.
-        let mut failed = Vec::new();
-        for action in self.actions(desired) {
-            let frees_space = matches!(action, Action::Delete(_));
-            let Err(error) = self.carry_out(action) else { continue };
-            if frees_space && error.is_full() {
-                self.reserve.ask_for_room();
-            }
-            failed.push(error);
-        }
-        if let Some(first) = failed.first() {
-            tracing::error!(failed = failed.len(), "{first}; it is tried again");
-        }
-        failed.is_empty()
+        Work { directory: Arc::clone(&self.directory), reserve: self.reserve.clone(), left }
     }
 
     /// Removals first: a topic may be made anew under the same name.
@@ -152,9 +145,7 @@ impl Provisioner {
                         actions.push(Action::Grow(stored(topic), known.partitions));
                     }
                     if known.own != topic.configs {
-                        // The number of partitions only rises.
-                        let partitions = known.partitions.max(partitions);
-                        actions.push(Action::Configure(StoredTopic { partitions, ..stored(topic) }));
+                        actions.push(Action::Configure(stored(topic)));
                     }
                 }
             }
@@ -162,30 +153,92 @@ impl Provisioner {
         actions
     }
 
-    fn carry_out(&mut self, action: Action) -> Result<(), StoreError> {
-        match action {
-            Action::Create(topic) => {
-                self.directory.create(&topic)?;
-                tracing::info!(topic = &*topic.name, id = %topic.id, partitions = topic.partitions, "topic created");
-                self.assigned.insert(topic.id);
-                self.on_volume.insert(Arc::clone(&topic.name), topic);
+    /// Takes note of what was done.
+    pub(crate) fn note(&mut self, done: Vec<Action>) {
+        for action in done {
+            match action {
+                Action::Create(topic) => {
+                    self.assigned.insert(topic.id);
+                    self.on_volume.insert(Arc::clone(&topic.name), topic);
+                }
+                Action::Grow(topic, _) => {
+                    if let Some(known) = self.on_volume.get_mut(&topic.name) {
+                        known.partitions = topic.partitions;
+                    }
+                }
+                Action::Configure(topic) => {
+                    // Partitions are another matter, which may have failed.
+                    if let Some(known) = self.on_volume.get_mut(&topic.name) {
+                        known.own = topic.own;
+                    }
+                }
+                Action::Delete(topic) => drop(self.on_volume.remove(&topic.name)),
             }
-            Action::Grow(topic, former) => {
-                self.directory.grow(&topic, former)?;
-                tracing::info!(topic = &*topic.name, from = former, to = topic.partitions, "partitions added");
-                if let Some(known) = self.on_volume.get_mut(&topic.name) {
-                    known.partitions = topic.partitions;
+        }
+    }
+}
+
+/// Changes of the volume. It may take long: the controller goes on meanwhile.
+#[derive(Debug)]
+pub(crate) struct Work {
+    directory: Arc<TopicDirectory>,
+    reserve: Reserve,
+    left: VecDeque<Action>,
+}
+
+/// What came of a turn of work.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) done: Vec<Action>,
+    /// Something did not work, and is not in what is left.
+    pub(crate) failed: bool,
+    /// What is left, if anything is.
+    pub(crate) left: Option<Work>,
+}
+
+impl Work {
+    /// Works for about [`TURN`]. What fails is left for another time. Blocks.
+    pub(crate) fn turn(mut self) -> Turn {
+        let began = std::time::Instant::now();
+        // One line, however many there are: it may be the volume.
+        let (mut done, mut failed) = (Vec::new(), Vec::new());
+        while began.elapsed() < TURN
+            && let Some(action) = self.left.pop_front()
+        {
+            match self.carry_out(&action) {
+                Ok(()) => done.push(action),
+                Err(error) => {
+                    if matches!(action, Action::Delete(_)) && error.is_full() {
+                        self.reserve.ask_for_room();
+                    }
+                    failed.push(error);
                 }
             }
+        }
+        if let Some(first) = failed.first() {
+            tracing::error!(failed = failed.len(), "{first}; it is tried again");
+        }
+        let failed = !failed.is_empty();
+        Turn { done, failed, left: (!self.left.is_empty()).then_some(self) }
+    }
+
+    fn carry_out(&self, action: &Action) -> Result<(), StoreError> {
+        match action {
+            Action::Create(topic) => {
+                self.directory.create(topic)?;
+                tracing::info!(topic = &*topic.name, id = %topic.id, partitions = topic.partitions, "topic created");
+            }
+            Action::Grow(topic, former) => {
+                self.directory.grow(topic, *former)?;
+                tracing::info!(topic = &*topic.name, from = former, to = topic.partitions, "partitions added");
+            }
             Action::Configure(topic) => {
-                self.directory.configure(&topic)?;
+                self.directory.configure(topic)?;
                 tracing::info!(topic = &*topic.name, settings = ?topic.own, "topic configured");
-                self.on_volume.insert(Arc::clone(&topic.name), topic);
             }
             Action::Delete(topic) => {
                 self.directory.delete(&topic.name, topic.id)?;
                 tracing::info!(topic = &*topic.name, id = %topic.id, "topic deleted");
-                self.on_volume.remove(&topic.name);
             }
         }
         Ok(())
@@ -225,6 +278,12 @@ mod tests {
         provisioner.assignable(Some(topics)).into_iter().map(shown).collect()
     }
 
+    fn reconcile(provisioner: &mut Provisioner, topics: &DesiredTopics) -> bool {
+        let Turn { done, failed, left } = provisioner.work(topics).turn();
+        provisioner.note(done);
+        !failed && left.is_none()
+    }
+
     #[test]
     fn the_volume_follows_what_is_desired() {
         let (root, directory) = volume();
@@ -232,7 +291,7 @@ mod tests {
             Provisioner::load(Arc::clone(&directory), Reserve::default(), std::iter::empty()).unwrap();
         let mut step = |topics: &[(&str, u8, i32)]| {
             let topics = desired(topics);
-            assert!(provisioner.reconcile(&topics));
+            assert!(reconcile(&mut provisioner, &topics));
             names(&provisioner, &topics)
         };
         assert_eq!(step(&[("a", 1, 2), ("b", 2, 1)]), [("a".to_owned(), 1, 2), ("b".to_owned(), 2, 1)]);
@@ -248,12 +307,26 @@ mod tests {
     }
 
     #[test]
+    fn settings_that_came_through_say_nothing_of_partitions_that_did_not() {
+        let (_root, directory) = volume();
+        let mut provisioner = Provisioner::load(directory, Reserve::default(), std::iter::empty()).unwrap();
+        assert!(reconcile(&mut provisioner, &desired(&[("a", 1, 1)])));
+        let mut grown = desired(&[("a", 1, 3)]);
+        grown.values_mut().for_each(|topic| drop(topic.configs.insert("retention.ms".to_owned(), "5".to_owned())));
+        let mut done: Vec<Action> = provisioner.work(&grown).turn().done;
+        done.retain(|action| matches!(action, Action::Configure(_)));
+        provisioner.note(done);
+        assert_eq!(names(&provisioner, &grown), [("a".to_owned(), 1, 1)]);
+        assert!(matches!(provisioner.actions(&grown)[..], [Action::Grow(_, 1)]), "it is tried again");
+    }
+
+    #[test]
     fn what_no_assignment_ever_named_is_left_alone() {
         let (root, directory) = volume();
         let alone = StoredTopic { name: "mine".into(), id: id(5), partitions: 1, own: BTreeMap::new() };
         directory.create(&alone).unwrap();
         let mut provisioner = Provisioner::load(directory, Reserve::default(), std::iter::empty()).unwrap();
-        assert!(provisioner.reconcile(&desired(&[("mine", 6, 1), ("other", 7, 1)])));
+        assert!(reconcile(&mut provisioner, &desired(&[("mine", 6, 1), ("other", 7, 1)])));
         assert!(root.path().join("mine").join(id(5).to_string()).is_dir());
         assert_eq!(names(&provisioner, &desired(&[("mine", 6, 1)])), []);
         assert_eq!(names(&provisioner, &desired(&[("mine", 5, 1)])), [("mine".to_owned(), 5, 1)], "adopted by its id");
@@ -266,10 +339,10 @@ mod tests {
         directory.create(&topic).unwrap();
         let mut provisioner = Provisioner::load(directory, Reserve::default(), std::iter::once(id(1))).unwrap();
         assert_eq!(provisioner.assignable(None).len(), 1, "as before, while nothing is known");
-        assert!(provisioner.reconcile(&desired(&[])));
+        assert!(reconcile(&mut provisioner, &desired(&[])));
         assert_eq!(provisioner.assignable(Some(&desired(&[]))).len(), 1);
         assert!(root.path().join("a").is_dir());
-        assert!(provisioner.reconcile(&desired(&[("b", 2, 1)])));
+        assert!(reconcile(&mut provisioner, &desired(&[("b", 2, 1)])));
         assert!(!root.path().join("a").exists(), "this is meant");
     }
 }

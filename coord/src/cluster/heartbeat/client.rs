@@ -213,7 +213,12 @@ impl Client {
                 complaint = ended;
             }
             let is_blind = *self.leadership.borrow() == Leadership::Unknown;
-            sleep(if is_blind { BLIND_RECONNECT_PAUSE } else { RECONNECT_PAUSE }).await;
+            let pause = if is_blind { BLIND_RECONNECT_PAUSE } else { RECONNECT_PAUSE };
+            tokio::select! {
+                () = sleep(pause) => {}
+                // Another controller is another matter: while it is not known who leaves what, moves take longer.
+                () = self.moved(Some(&address)) => {}
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures_util::stream::{Stream, poll_fn};
 use kaas_proto::format::assignment::RegisteredBroker;
@@ -24,6 +25,8 @@ use crate::cluster::registry::{SESSION_TIMEOUT, SessionId};
 
 /// Sessions at a time, those included that are about to end.
 const MAX_SESSIONS: usize = 1024;
+/// How long a session waits for this broker to become the controller: others may hear of its election before it has begun.
+const ELECTION_WAIT: Duration = Duration::from_millis(500);
 /// Messages that may wait for the controller; who sends more has to wait, too.
 pub const EVENT_QUEUE_LENGTH: usize = 256;
 /// Messages that may wait for a broker. Each makes those before it superfluous, but for reports.
@@ -106,11 +109,15 @@ impl Heartbeat for Sessions {
         &self,
         request: Request<Streaming<BrokerMessage>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let sink = self.sink.borrow().clone();
+        let open = Open::count(&self.open).ok_or_else(|| Status::resource_exhausted("too many sessions"))?;
+        let mut elected = self.sink.clone();
+        let sink = match timeout(ELECTION_WAIT, elected.wait_for(Option::is_some)).await {
+            Ok(Ok(sink)) => sink.clone(),
+            Ok(Err(_)) | Err(_) => None,
+        };
         let Some(sink) = sink else {
             return Err(Status::failed_precondition("this broker is not the controller"));
         };
-        let open = Open::count(&self.open).ok_or_else(|| Status::resource_exhausted("too many sessions"))?;
         let session = SessionId(self.next.fetch_add(1, Ordering::Relaxed));
         let (to_broker, messages) = mpsc::channel(MESSAGE_QUEUE_LENGTH);
         let cluster_id = Arc::clone(&self.cluster_id);
