@@ -1,6 +1,6 @@
 //! This broker as a member of the cluster: follows the assignment, tells the shards, reports to the controller.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -46,6 +46,8 @@ pub(crate) struct Member {
     assignment: RefCell<Option<Arc<Assignment>>>,
     /// Takeovers that wait for a configuration.
     unconfigured: RefCell<BTreeMap<PartitionKey, Step>>,
+    /// When configurations are looked for again, if any takeover waits for one.
+    retry_at: Cell<Option<Instant>>,
     /// Something was let go of, or a deadline may have come nearer.
     changed: Notify,
 }
@@ -71,6 +73,7 @@ impl Member {
             slot_config: Arc::new(slot_config()),
             assignment: RefCell::default(),
             unconfigured: RefCell::default(),
+            retry_at: Cell::default(),
             changed: Notify::new(),
         })
     }
@@ -124,9 +127,8 @@ impl Member {
 
     fn next_deadline(&self) -> Instant {
         let waiting = self.follower.borrow().next_deadline();
-        let retry = (!self.unconfigured.borrow().is_empty()).then(|| Instant::now() + CONFIG_PAUSE);
         let far = || Instant::now() + CONFIG_PAUSE * 3600;
-        waiting.into_iter().chain(retry).min().unwrap_or_else(far)
+        waiting.into_iter().chain(self.retry_at.get()).min().unwrap_or_else(far)
     }
 
     async fn read_missing_configs(&self, assignment: &Assignment) {
@@ -146,11 +148,13 @@ impl Member {
         tracing::debug!(%epoch, %version, brokers, partitions, steps = steps.len(), "following an assignment");
         self.configs.borrow_mut().keep(Some(&assignment), desired);
         self.assignment.replace(Some(Arc::clone(&assignment)));
-        self.unconfigured.borrow_mut().clear();
         self.expect_assigned(&assignment);
         self.status.set_applied((epoch, version));
         self.show();
-        self.carry_out(steps)
+        self.carry_out(steps)?;
+        // What an older assignment asked for, and this one still does.
+        let late = self.now_configured();
+        self.carry_out(late)
     }
 
     /// What is to be led here counts from now on, also while its former leader is waited for.
@@ -206,9 +210,16 @@ impl Member {
     }
 
     async fn configure_late(&self) -> Result<(), OutboxFull> {
+        if self.retry_at.get().is_none_or(|at| Instant::now() < at) {
+            return Ok(());
+        }
+        self.retry_at.set(None);
         let assignment = self.assignment.borrow().clone();
         let Some(assignment) = assignment.filter(|_| !self.unconfigured.borrow().is_empty()) else { return Ok(()) };
         self.read_missing_configs(&assignment).await;
+        if !self.configs.borrow().missing(&assignment).is_empty() {
+            self.retry_at.set(Some(Instant::now() + CONFIG_PAUSE));
+        }
         let steps = self.now_configured();
         if !steps.is_empty() {
             self.show();
@@ -292,8 +303,10 @@ impl Member {
                     };
                     let Some(config) = config else {
                         self.unconfigured.borrow_mut().insert(partition, step);
+                        self.retry_at.set(self.retry_at.get().or_else(|| Some(Instant::now() + CONFIG_PAUSE)));
                         continue;
                     };
+                    self.unconfigured.borrow_mut().remove(&partition);
                     self.state.borrow_mut().leadership_mut().assign_again(partition);
                     let take_over = TakeOver { partition, topic: Arc::clone(topic), epoch: Some(epoch), config };
                     self.outbox.send(partition.shard(shards), ShardCommand::TakeOver(take_over))?;
@@ -336,3 +349,7 @@ impl Member {
         self.follower.borrow().is_empty() || !others.any(|broker| broker.health == BrokerHealth::Alive)
     }
 }
+
+#[cfg(test)]
+#[path = "member_tests.rs"]
+mod tests;
