@@ -43,6 +43,8 @@ use crate::topics::{TopicDirectory, TopicStore, blocking};
 
 /// How long a broker that is told to stop may take to hand over what it leads. Then it closes it without.
 const DRAIN_WAIT: Duration = Duration::from_secs(10);
+/// How long it waits then for the controller to have passed on what it has let go of. That one may be old, or hang.
+const REPORT_WAIT: Duration = Duration::from_secs(1);
 /// How often it looks whether it has.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// How long giving the Lease back may take.
@@ -285,11 +287,15 @@ async fn lift(floor: watch::Sender<i32>, mut accepted: watch::Receiver<Option<Ar
 async fn drain(status: &Status, member: &Member) {
     status.set_draining();
     let deadline = Instant::now() + DRAIN_WAIT;
-    while !(member.may_leave() && status.all_reported()) {
+    while !member.may_leave() {
         if Instant::now() >= deadline {
             tracing::warn!("not everything was handed over in time: the others find out by themselves");
             return;
         }
+        sleep(DRAIN_LOOK).await;
+    }
+    let deadline = Instant::now() + REPORT_WAIT;
+    while !status.all_reported() && Instant::now() < deadline {
         sleep(DRAIN_LOOK).await;
     }
     tracing::info!("drained");

@@ -11,7 +11,7 @@ use kaas_proto::control::{ConfigChange, ControlRequest, NewTopic, TopicDone, Top
 use kaas_proto::kafka::error_code::ErrorCode;
 use kaas_proto::types::TopicId;
 use kaas_proto::view::{ClusterView, TopicView};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
@@ -21,6 +21,8 @@ use crate::topics::decide::{self, PartitionLimit};
 
 /// How long an accepted change may take to show, before the client is answered all the same.
 const SHOW_WAIT: Duration = Duration::from_secs(5);
+/// Requests that are carried out at a time. Others wait in their queue, which is bounded, too.
+const MAX_REQUESTS: usize = 256;
 /// How long whoever keeps the topics has to accept a change.
 const ACCEPT_WAIT: Duration = Duration::from_secs(15);
 
@@ -47,9 +49,15 @@ impl TopicRequests {
 
     /// Answers requests until nobody can send one. Each is carried out beside the others: one may wait for long.
     pub(crate) async fn serve(self: Rc<Self>, mut received: mpsc::Receiver<ControlRequest>) {
-        while let Some(request) = received.recv().await {
+        let permits = Arc::new(Semaphore::new(MAX_REQUESTS));
+        loop {
+            let permit = Arc::clone(&permits).acquire_owned().await.expect("it is never closed");
+            let Some(request) = received.recv().await else { return };
             let service = Rc::clone(&self);
-            spawn_local(async move { service.handle(request).await });
+            spawn_local(async move {
+                service.handle(request).await;
+                drop(permit);
+            });
         }
     }
 
@@ -199,4 +207,52 @@ fn done(results: &[TopicResult]) -> impl Iterator<Item = &TopicDone> {
 
 fn count(topic: &TopicView) -> i32 {
     i32::try_from(topic.partitions.len()).expect("bounded by MAX_PARTITIONS_PER_TOPIC")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+    use kaas_proto::types::BrokerId;
+    use kaas_proto::view::BrokerView;
+    use tokio::sync::watch;
+    use tokio::task::{LocalSet, yield_now};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn so_many_requests_are_carried_out_at_a_time_and_the_others_wait() {
+        LocalSet::new()
+            .run_until(async {
+                let own = BrokerView { id: BrokerId(1), rack: None, fenced: false, listeners: Vec::new() };
+                let (publish, _view) = watch::channel(Arc::new(ClusterView::empty("c".into(), own)));
+                let state = Rc::new(RefCell::new(ClusterState::of_cluster(publish)));
+                // Whoever keeps the topics takes what comes, and answers nothing yet.
+                let (asked, mut kept) = mpsc::channel(2 * MAX_REQUESTS);
+                let limit = PartitionLimit::of_open_files(1 << 20);
+                let service = TopicRequests::new(state, Arc::new(BrokerConfig::default()), limit, asked);
+                let (requests, received) = mpsc::channel(2 * MAX_REQUESTS);
+                spawn_local(service.serve(received));
+                let mut answers = Vec::new();
+                for number in 0..=MAX_REQUESTS {
+                    let topics = vec![NewTopic {
+                        name: format!("t{number}").into(),
+                        partitions: 1,
+                        configs: Default::default(),
+                    }];
+                    let (reply, answer) = oneshot::channel();
+                    requests.send(ControlRequest::CreateTopics { topics, validate_only: false, reply }).await.unwrap();
+                    answers.push(answer);
+                }
+                while kept.len() < MAX_REQUESTS {
+                    yield_now().await;
+                }
+                assert_eq!(requests.max_capacity() - requests.capacity(), 1, "one is still in its queue");
+                drop(kept.recv().await.unwrap());
+                while kept.len() < MAX_REQUESTS {
+                    yield_now().await;
+                }
+                assert!(answers.remove(0).await.unwrap()[0].outcome.is_err());
+            })
+            .await;
+    }
 }

@@ -70,8 +70,11 @@ async fn write_all(
         if snapshot.has_changed().unwrap_or(true) || !may_act(&leadership.borrow()) {
             return Ok(());
         }
-        if let Some(status) = wanted(object, verdict, Timestamp::now()) {
-            apply(api, object, &status).await?;
+        let Some(status) = wanted(object, verdict, Timestamp::now()) else { continue };
+        match apply(api, object, &status).await {
+            // That is about this object: the others have theirs. It is tried again when something changes.
+            Err(error @ ApiError::Invalid { .. }) => tracing::warn!("a topic's status is refused: {error}"),
+            applied => applied?,
         }
     }
     Ok(())
