@@ -92,7 +92,12 @@ async fn serve<E: Env>(env: E, parts: ShardParts, owns_directories: bool) {
     let channels = ShardChannels { commands: own_commands, events: link.events, operations };
     let shards = u16::try_from(handles.len()).unwrap_or(u16::MAX);
     let keeps_reserve = !owns_directories && id == ShardId(0);
-    let shard_config = ShardConfig { owns_directories, keeps_reserve, ..ShardConfig::new(id, broker, &config, shards) };
+    let shard_config = ShardConfig {
+        owns_directories,
+        keeps_reserve,
+        asks_volume_for_time: !owns_directories,
+        ..ShardConfig::new(id, broker, &config, shards)
+    };
     let shard = Shard::start_with(env.clone(), shard_config, channels, link.reserve);
     let ports = handles.into_iter().enumerate().map(|(index, handle)| -> Rc<dyn ShardPort> {
         if index == usize::from(id.0) { Rc::new(shard.port()) } else { Rc::new(handle) }

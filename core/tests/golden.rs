@@ -5,6 +5,7 @@
 
 use std::fmt::Debug;
 
+use kaas_core::format::believed_time::BelievedTime;
 use kaas_core::format::chain::{Chain, ChainEntry};
 use kaas_core::format::checkpoint::Checkpoint;
 use kaas_core::format::fence::{Fence, Revocation, RevokedBy};
@@ -49,6 +50,13 @@ fn fence() {
     let revocation = Revocation { epoch: LeaderEpoch(8), broker: BrokerId(2), time_ms: TIME };
     let value = Fence::Revoked(RevokedBy::Known(revocation));
     check(golden, &value, &revocation.encode(), &Fence::decode(golden.1));
+}
+
+#[test]
+fn believed_time() {
+    let golden = golden!("believed-time.json");
+    let value = BelievedTime { believed_ms: TIME };
+    check(golden, &value, &value.encode(), &BelievedTime::decode(golden.1).unwrap());
 }
 
 #[test]
@@ -319,4 +327,16 @@ fn cluster_id() {
     let golden = golden!("cluster-id");
     let value = ClusterId::decode(b"ASNFZ4mrze_-3LqYdlQyEA").unwrap();
     check(golden, &value, &value.encode(), &ClusterId::decode(golden.1).unwrap());
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "it looks at the sources")]
+fn every_golden_file_is_named_in_formats_and_read_here() {
+    let formats = include_str!("../FORMATS.md");
+    let tests = include_str!("golden.rs");
+    for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(formats.contains(&format!("`{name}`")), "FORMATS.md does not name {name}");
+        assert!(tests.contains(&format!("golden!(\"{name}\")")), "nothing reads {name}");
+    }
 }

@@ -21,6 +21,9 @@ pub const COORDINATORS_DIRECTORY: &str = "coordinators";
 /// In [`CLUSTER_DIRECTORY`]: one file of zeros per broker, [`crate::reserve`].
 const RESERVE_DIRECTORY: &str = "reserve";
 
+/// In [`CLUSTER_DIRECTORY`]: one file per broker, which says until when its clock was believed.
+const CLOCKS_DIRECTORY: &str = "clocks";
+
 /// In [`CLUSTER_DIRECTORY`]: who leads what, [`crate::format::assignment`].
 pub const ASSIGNMENT_FILE: &str = "assignment.json";
 /// In [`CLUSTER_DIRECTORY`]: the assignment before that one.
@@ -63,6 +66,18 @@ pub fn incarnation_directory(topic: &str, id: TopicId) -> PathBuf {
 #[must_use]
 pub fn producer_ids_directory() -> PathBuf {
     PathBuf::from(CLUSTER_DIRECTORY).join(PRODUCER_IDS_DIRECTORY)
+}
+
+/// The directory of what brokers say of their clocks.
+#[must_use]
+pub fn clocks_directory() -> PathBuf {
+    PathBuf::from(CLUSTER_DIRECTORY).join(CLOCKS_DIRECTORY)
+}
+
+/// The file in which `broker` says until when its clock was believed.
+#[must_use]
+pub fn clock_file(broker: BrokerId) -> PathBuf {
+    clocks_directory().join(broker.0.to_string())
 }
 
 /// The directory of the brokers' reserves.

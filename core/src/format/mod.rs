@@ -4,6 +4,7 @@
 //! Readers accept every version that was ever written, writers write the newest. Nothing here trusts its input: lengths
 //! are checked before anything is allocated, and a flipped bit is an error, never another valid value.
 
+pub mod believed_time;
 pub mod chain;
 pub mod checkpoint;
 pub mod fence;

@@ -48,7 +48,7 @@ struct Inner<E> {
     /// When the timer wakes up by itself, and how to wake it up earlier.
     wakes_at: Cell<MonotonicTime>,
     timer: Notify,
-    clock: SteadyClock,
+    clock: Rc<SteadyClock>,
 }
 
 /// The leadership of a slot, from one takeover to its end.
@@ -71,9 +71,9 @@ enum State {
 type Ticket = Pin<Box<dyn Future<Output = Result<Offset, AppendError>>>>;
 
 impl<E: Env> GroupCoordinator<E> {
-    /// A coordinator without slots, and its timer.
+    /// A coordinator without slots, and its timer. What expires does so by `clock`.
     #[must_use]
-    pub fn new(env: E, config: GroupConfig) -> Self {
+    pub fn new(env: E, config: GroupConfig, clock: Rc<SteadyClock>) -> Self {
         let wakes_at = Cell::new(MonotonicTime(u64::MAX));
         let coordinator = Self(Rc::new(Inner {
             env,
@@ -82,10 +82,8 @@ impl<E: Env> GroupCoordinator<E> {
             terms: Cell::new(0),
             wakes_at,
             timer: Notify::new(),
-            clock: SteadyClock::default(),
+            clock,
         }));
-        // The first look at the clocks: later ones compare with it.
-        coordinator.now();
         coordinator.0.env.spawn(TaskClass::Latency, coordinator.clone().run_timer());
         coordinator
     }

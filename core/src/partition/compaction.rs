@@ -77,7 +77,7 @@ impl<E: Env> Leader<E> {
         let (env, log) = (self.context.env(), self.log());
         let rests = self.compaction.rests_until.get().is_some_and(|until| env.now() < until);
         // On a full volume what room there is belongs to takeovers and deletions.
-        let waits = rests || self.context.log.reserve.refuses_records();
+        let waits = rests || self.context.log.reserve.refuses_records() || !self.context.clock.has_begun();
         if !config.compact || self.key().slot().is_some() || log.has_ended() || waits {
             return Ok(None);
         }

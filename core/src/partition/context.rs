@@ -42,7 +42,7 @@ pub struct PartitionContext<E: Env> {
     /// Local-dev mode: nobody else makes and removes directories in this shard's own memory.
     pub owns_directories: bool,
     /// What decides how old something is that is to be deleted.
-    pub clock: SteadyClock,
+    pub clock: Rc<SteadyClock>,
     pub(super) takeovers: Semaphore,
     pub(super) farewells: Semaphore,
     events: mpsc::Sender<ShardEvent>,
@@ -67,7 +67,7 @@ impl<E: Env> PartitionContext<E> {
             producer_id_expiration,
             checkpoint_bytes,
             owns_directories,
-            clock: SteadyClock::default(),
+            clock: Rc::default(),
             takeovers: Semaphore::new(MAX_TAKEOVERS),
             farewells: Semaphore::new(MAX_FAREWELLS),
             events,

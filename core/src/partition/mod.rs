@@ -231,7 +231,8 @@ impl<E: Env> Partition<E> {
     /// Deletes old records as the topic's limits say. A coordinator decides for itself what its slot keeps.
     pub async fn apply_retention(&self) {
         let leader = self.leader.borrow().clone();
-        if let Some(leader) = leader.filter(|_| self.key.slot().is_none() && self.state() == State::Leading) {
+        let leads = self.key.slot().is_none() && self.state() == State::Leading;
+        if let Some(leader) = leader.filter(|_| leads && self.context.clock.has_begun()) {
             leader.apply_retention().await;
         }
     }

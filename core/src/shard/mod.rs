@@ -3,6 +3,7 @@
 //! [`Shard`] carries out operations of request handlers ([`dispatch`]) and commands of the control thread ([`control`]).
 //! Nothing of it leaves its thread; others reach it through [`port`].
 
+mod clock;
 mod compaction;
 mod control;
 mod dispatch;
@@ -69,6 +70,8 @@ pub struct ShardConfig {
     pub owns_directories: bool,
     /// Keeps the broker's reserve: one shard does, where there is a volume.
     pub keeps_reserve: bool,
+    /// The volume outlives the process: what it says of the time counts.
+    pub asks_volume_for_time: bool,
 }
 
 impl ShardConfig {
@@ -86,6 +89,7 @@ impl ShardConfig {
             compaction: CompactionConfig::share_of(settings, shards),
             owns_directories: false,
             keeps_reserve: false,
+            asks_volume_for_time: false,
         }
     }
 }
@@ -145,7 +149,7 @@ impl<E: Env> Shard<E> {
         env.spawn(TaskClass::Latency, producer_ids::serve(env.clone(), requests));
         let shard = Self(Rc::new(Inner {
             config,
-            groups: GroupCoordinator::new(env.clone(), config.groups),
+            groups: GroupCoordinator::new(env.clone(), config.groups, Rc::clone(&context.clock)),
             context,
             partitions: RefCell::default(),
             producer_ids,
@@ -153,8 +157,11 @@ impl<E: Env> Shard<E> {
             space: Rc::default(),
             retaining: Cell::new(false),
         }));
-        // The first look at the clocks: later ones compare with it.
-        shard.0.context.believed_now();
+        if config.asks_volume_for_time {
+            env.spawn(TaskClass::Background, shard.clone().keep_clock());
+        } else {
+            shard.0.context.clock.begin(env.now(), env.wall_clock(), None);
+        }
         let observer: Weak<Inner<E>> = Rc::downgrade(&shard.0);
         shard.0.context.observe(observer);
         env.spawn(TaskClass::Latency, shard.clone().carry_out_commands(commands));

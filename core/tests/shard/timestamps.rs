@@ -69,6 +69,79 @@ fn a_clock_that_jumps_ahead_and_back_deletes_nothing() {
     });
 }
 
+/// Starts a broker that asks the volume for the time, and leads partition 0 with a retention of eight hours.
+async fn restart(env: &MemoryEnv) -> Broker {
+    let broker = Broker::start_with(env, 1, |config| config.asks_volume_for_time = true);
+    broker.lead(0, None, &topic_config(&[SMALL_SEGMENTS, ("retention.ms", "28800000")])).await;
+    broker
+}
+
+#[test]
+fn a_clock_that_is_ahead_at_the_start_deletes_nothing() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = restart(&env).await;
+        broker.append(0, "a").await;
+        env.sleep(HOUR).await;
+        broker.shut_down().await;
+        env.time().shift_wall_clock(20 * YEAR_MS);
+        for _ in 0..2 {
+            // Also not when it starts once more like that.
+            let broker = restart(&env).await;
+            env.sleep(HOUR).await;
+            assert_eq!(broker.metric("kaas_clock_doubted"), 1);
+            assert_eq!(broker.log_start(0).await, 0);
+            broker.shut_down().await;
+        }
+        env.time().shift_wall_clock(-20 * YEAR_MS);
+        let broker = restart(&env).await;
+        env.sleep(HOUR).await;
+        // Of the hours in between nothing was written that is believed by less than a restart.
+        assert_eq!(broker.values(0).await, ["a"]);
+        assert_eq!(broker.metric("kaas_clock_doubted"), 0);
+        env.sleep(6 * HOUR).await;
+        assert_eq!(broker.log_start(0).await, 1);
+    });
+}
+
+#[test]
+fn a_clock_that_is_behind_at_the_start_deletes_nothing() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = restart(&env).await;
+        broker.append(0, "a").await;
+        broker.shut_down().await;
+        env.time().shift_wall_clock(-20 * YEAR_MS);
+        let broker = restart(&env).await;
+        env.sleep(HOUR).await;
+        env.time().shift_wall_clock(20 * YEAR_MS);
+        env.sleep(HOUR).await;
+        assert_eq!(broker.values(0).await, ["a"]);
+        env.sleep(7 * HOUR).await;
+        assert_eq!(broker.log_start(0).await, 1);
+    });
+}
+
+#[test]
+fn nothing_is_old_while_the_volume_does_not_say_what_time_it_is() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = restart(&env).await;
+        broker.append(0, "a").await;
+        broker.shut_down().await;
+        env.volume().hold(Operation::List);
+        let broker = Broker::start_with(&env, 1, |config| config.asks_volume_for_time = true);
+        broker.take_over(0, Some(9), &topic_config(&[("retention.ms", "28800000")])).await;
+        env.sleep(9 * HOUR).await;
+        env.volume().release(Operation::List);
+        broker.next_change().await;
+        env.sleep(HOUR).await;
+        assert_eq!(broker.values(0).await, ["a"], "nobody was there for nine hours, as far as the volume can tell");
+        env.sleep(PROBATION).await;
+        assert_eq!(broker.log_start(0).await, 1);
+    });
+}
+
 #[test]
 fn a_clock_that_stays_ahead_is_followed() {
     let env = MemoryEnv::virtual_time();

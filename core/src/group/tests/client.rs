@@ -1,6 +1,7 @@
 //! A coordinator of one slot under virtual time, and requests to it as clients send them.
 
 use std::future::Future;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -31,6 +32,7 @@ use crate::env::memory::MemoryEnv;
 use crate::group::config::GroupConfig;
 use crate::group::coordinator::GroupCoordinator;
 use crate::group::operation::{ClientIdentity, GroupOperation};
+use crate::steady_clock::SteadyClock;
 
 pub(super) const GROUP: &str = "group";
 pub(super) const TOPIC: &str = "topic";
@@ -62,13 +64,20 @@ pub(super) fn subscription(topics: &[&str]) -> Bytes {
     bytes.into()
 }
 
+fn begun(env: &MemoryEnv) -> Rc<SteadyClock> {
+    let clock = SteadyClock::default();
+    clock.begin(env.now(), env.wall_clock(), None);
+    Rc::new(clock)
+}
+
 impl Broker {
     /// Runs a test with a broker that leads the slot of [`GROUP`], loaded.
     pub(super) fn run<F: Future<Output = ()>>(config: GroupConfig, test: impl FnOnce(Self) -> F) {
         let env = MemoryEnv::virtual_time();
         env.run(async {
             let log = MemoryLog::new(&env);
-            let broker = Self { env: env.clone(), coordinator: GroupCoordinator::new(env.clone(), config), log };
+            let broker =
+                Self { env: env.clone(), coordinator: GroupCoordinator::new(env.clone(), config, begun(&env)), log };
             broker.coordinator.take_over(SlotId::of(GROUP), broker.log.clone());
             broker.until_loaded().await;
             test(broker).await;
@@ -84,7 +93,7 @@ impl Broker {
     /// The process dies and another one takes the slot over.
     pub(super) async fn restart(&mut self, config: GroupConfig) {
         self.log = self.log.next_leadership();
-        self.coordinator = GroupCoordinator::new(self.env.clone(), config);
+        self.coordinator = GroupCoordinator::new(self.env.clone(), config, begun(&self.env));
         self.coordinator.take_over(SlotId::of(GROUP), self.log.clone());
         self.until_loaded().await;
     }
@@ -93,7 +102,7 @@ impl Broker {
     pub(super) fn move_slot(&mut self, config: GroupConfig) {
         self.log = self.log.next_leadership();
         self.coordinator.give_up(SlotId::of(GROUP));
-        self.coordinator = GroupCoordinator::new(self.env.clone(), config);
+        self.coordinator = GroupCoordinator::new(self.env.clone(), config, begun(&self.env));
         self.coordinator.take_over(SlotId::of(GROUP), self.log.clone());
     }
 
