@@ -23,7 +23,7 @@ const THROUGHPUT_ROUND: Duration = Duration::from_secs(1);
 /// What a round of raw writes writes.
 const RAW_ROUND_BYTES: usize = 256 << 20;
 /// Records of 1 KiB in one batch, and batches on their way, in the throughput run.
-const BATCH_RECORDS: usize = 240;
+pub(crate) const BATCH_RECORDS: usize = 240;
 const IN_FLIGHT: usize = 5;
 const IDLE_CONSUMERS: usize = 10;
 const IDLE_SECONDS: u64 = 10;
@@ -43,7 +43,8 @@ pub(crate) fn print(dir: &Path, binary: &Path) -> Result<()> {
     idle(dir, binary)
 }
 
-fn batch(records: usize) -> Result<Bytes> {
+/// A batch of so many records of 1 KiB.
+pub(crate) fn batch(records: usize) -> Result<Bytes> {
     let now = TimestampMs(i64::try_from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_millis())?);
     let value = [0x6b; RECORD_BYTES];
     Ok((0..records).fold(BatchBuilder::new(), |batch, _| batch.record(now, None, Some(&value))).build())
@@ -53,26 +54,46 @@ fn micros(histogram: &Histogram<u64>, quantile: f64) -> f64 {
     histogram.value_at_quantile(quantile) as f64 / 1000.0
 }
 
-/// One record of 1 KiB at a time, each acknowledged before the next is sent. Each round has a connection of its own: which shard gets
-/// it is up to the kernel, and a connection on another shard than the partition costs a hop each way.
+/// One connection that sends one record of 1 KiB at a time, each acknowledged before the next is sent, and raw writes before it. Which
+/// shard gets a connection is up to the kernel; one on another shard than the partition costs a hop each way.
+pub(crate) struct LatencyRound {
+    raw_ns: Histogram<u64>,
+    produce_ns: Histogram<u64>,
+}
+
+impl LatencyRound {
+    pub(crate) fn prepare(broker: &Broker) -> Result<()> {
+        Client::connect(broker.kafka())?.create_topic("latency", 1, &[])
+    }
+
+    pub(crate) fn run(broker: &Broker, raw: &mut RawFile, record: &Bytes, requests: usize) -> Result<Self> {
+        let raw_ns = raw.run(Target::Extending, 4096, requests)?.latency_ns;
+        let mut client = Client::connect(broker.kafka())?;
+        let mut produce_ns = Histogram::new(3)?;
+        for _ in 0..requests {
+            let start = Instant::now();
+            client.produce("latency", 0, record.clone())?;
+            produce_ns.record(u64::try_from(start.elapsed().as_nanos())?)?;
+        }
+        Ok(Self { raw_ns, produce_ns })
+    }
+
+    pub(crate) fn ratio(&self) -> f64 {
+        micros(&self.produce_ns, 0.5) / micros(&self.raw_ns, 0.5)
+    }
+}
+
 fn latency(dir: &Path, broker: &Broker) -> Result<()> {
-    Client::connect(broker.kafka())?.create_topic("latency", 1, &[])?;
-    let batch = batch(1)?;
+    LatencyRound::prepare(broker)?;
+    let record = batch(1)?;
     let mut raw_file = RawFile::create(dir)?;
     let (mut extending, mut overwriting, mut produce) = (Histogram::new(3)?, Histogram::new(3)?, Histogram::new(3)?);
     let mut ratios = Vec::new();
     for _ in 0..ROUNDS {
-        let raw = raw_file.run(Target::Extending, 4096, REQUESTS_PER_ROUND)?.latency_ns;
-        let mut client = Client::connect(broker.kafka())?;
-        let mut round = Histogram::new(3)?;
-        for _ in 0..REQUESTS_PER_ROUND {
-            let start = Instant::now();
-            client.produce("latency", 0, batch.clone())?;
-            round.record(u64::try_from(start.elapsed().as_nanos())?)?;
-        }
-        ratios.push(micros(&round, 0.5) / micros(&raw, 0.5));
-        extending.add(raw)?;
-        produce.add(round)?;
+        let round = LatencyRound::run(broker, &mut raw_file, &record, REQUESTS_PER_ROUND)?;
+        ratios.push(round.ratio());
+        extending.add(round.raw_ns)?;
+        produce.add(round.produce_ns)?;
         overwriting.add(raw_file.run(Target::Overwriting, 4096, REQUESTS_PER_ROUND)?.latency_ns)?;
     }
     println!("low load, 1 KiB, acks=all        p50 us    p99 us");
@@ -89,29 +110,49 @@ fn latency(dir: &Path, broker: &Broker) -> Result<()> {
     Ok(())
 }
 
-/// Large batches, several on their way, against raw writes of the size that the broker made of them.
-fn throughput(dir: &Path, broker: &Broker) -> Result<()> {
-    Client::connect(broker.kafka())?.create_topic("throughput", 1, &[])?;
-    let batch = batch(BATCH_RECORDS)?;
-    let (mut kaas, mut raw, mut write_sizes, mut ratios) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        let (bytes_per_second, write_size) = produce_for_a_while(broker, &batch)?;
-        let beside = RawFile::create(dir)?.run(Target::Extending, write_size, RAW_ROUND_BYTES / write_size)?;
-        ratios.push(bytes_per_second / beside.bytes_per_second());
-        kaas.push(bytes_per_second);
-        raw.push(beside.bytes_per_second());
-        write_sizes.push(write_size);
+/// Large batches, several on their way, and then raw writes of the size that the broker made of them.
+pub(crate) struct ThroughputRound {
+    kaas_bytes_per_second: f64,
+    raw_bytes_per_second: f64,
+    write_bytes: usize,
+}
+
+impl ThroughputRound {
+    pub(crate) fn prepare(broker: &Broker) -> Result<()> {
+        Client::connect(broker.kafka())?.create_topic("throughput", 1, &[])
     }
-    let average = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+
+    /// Makes room again for as many rounds as one likes.
+    pub(crate) fn clear(broker: &Broker) -> Result<()> {
+        Client::connect(broker.kafka())?.delete_topic("throughput")
+    }
+
+    pub(crate) fn run(dir: &Path, broker: &Broker, batch: &Bytes) -> Result<Self> {
+        let (kaas_bytes_per_second, write_bytes) = produce_for_a_while(broker, batch)?;
+        let raw = RawFile::create(dir)?.run(Target::Extending, write_bytes, RAW_ROUND_BYTES / write_bytes)?;
+        Ok(Self { kaas_bytes_per_second, raw_bytes_per_second: raw.bytes_per_second(), write_bytes })
+    }
+
+    pub(crate) fn ratio(&self) -> f64 {
+        self.kaas_bytes_per_second / self.raw_bytes_per_second
+    }
+}
+
+fn throughput(dir: &Path, broker: &Broker) -> Result<()> {
+    ThroughputRound::prepare(broker)?;
+    let batch = batch(BATCH_RECORDS)?;
+    let rounds = (0..ROUNDS).map(|_| ThroughputRound::run(dir, broker, &batch)).collect::<Result<Vec<_>>>()?;
+    let average = |of: fn(&ThroughputRound) -> f64| rounds.iter().map(of).sum::<f64>() / rounds.len() as f64;
+    let (kaas, raw) = (average(|round| round.kaas_bytes_per_second), average(|round| round.raw_bytes_per_second));
     println!("sustained, one connection, {} KiB per batch, {IN_FLIGHT} on their way", batch.len() / 1024);
     println!(
-        "  kaas {:.0} MB/s in writes of {} KiB; raw extending at that size {:.0} MB/s; ratio {:.2} (target 0.50)",
-        average(&kaas) / 1e6,
-        write_sizes.iter().sum::<usize>() / ROUNDS / 1024,
-        average(&raw) / 1e6,
-        average(&kaas) / average(&raw),
+        "  kaas {:.0} MB/s in writes of {:.0} KiB; raw extending at that size {:.0} MB/s; ratio {:.2} (target 0.50)",
+        kaas / 1e6,
+        average(|round| round.write_bytes as f64) / 1024.0,
+        raw / 1e6,
+        kaas / raw,
     );
-    println!("  round by round: {}", sorted(&mut ratios));
+    println!("  round by round: {}", sorted(&mut rounds.iter().map(ThroughputRound::ratio).collect::<Vec<_>>()));
     Ok(())
 }
 

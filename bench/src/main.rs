@@ -10,6 +10,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 mod assignment;
+mod compare;
 mod engine;
 mod first_light;
 mod raw;
@@ -35,6 +36,14 @@ enum Command {
         /// The broker; build it with `cargo build --release`.
         #[arg(long, default_value = "target/release/kaas")]
         binary: PathBuf,
+    },
+    /// Several builds of the broker in turn, round by round: produce latency and throughput beside raw writes.
+    Compare {
+        /// A broker; build it with `cargo build --release`. Repeatable.
+        #[arg(long, required = true)]
+        binary: Vec<PathBuf>,
+        #[arg(long, default_value_t = 20)]
+        rounds: usize,
     },
     /// Takeovers of 1,000 small partitions beside a plain loop of the same durable operations.
     Takeover,
@@ -63,6 +72,7 @@ fn main() -> Result<()> {
     match options.command {
         Command::Raw => raw::print(&options.dir),
         Command::FirstLight { binary } => first_light::print(&options.dir, &binary),
+        Command::Compare { binary, rounds } => compare::print(&options.dir, &binary, rounds),
         Command::Takeover => engine::print_takeover(&options.dir),
         Command::Appending => engine::print_appending(&options.dir),
         Command::Recovery => engine::print_recovery(&options.dir),

@@ -93,6 +93,7 @@ counters! {
     asks: Counter "kaas_fence_asks_total", "Reads of the own fence.";
     failed_writes: Counter "kaas_log_failed_writes_total", "Writes that failed and ended their epoch.";
     stalls: Counter "kaas_log_stalls_total", "Writes or asks that hung for longer than the limit.";
+    commits_packed_ahead: Counter "kaas_log_commits_packed_ahead_total", "Group commits that were packed while the one before was written.";
     early_acknowledgements: Counter "kaas_log_early_acknowledgements_total", "Appends that flush.messages above 1 acknowledged before they were durable.";
     queue_full: Counter "kaas_append_queue_full_total", "Appends refused because too many bytes waited to be written.";
     duplicates: Counter "kaas_append_duplicates_total", "Repeated batches of idempotent producers, answered with their first offset.";

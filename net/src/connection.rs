@@ -173,7 +173,7 @@ impl Connection {
     async fn read_large(&self, buffer: &mut FrameBuffer, size: usize) -> io::Result<usize> {
         let room = buffer.room(size);
         let received = poll_fn(|cx| self.socket.poll_read(cx, room)).await;
-        buffer.received(size, *received.as_ref().unwrap_or(&0));
+        buffer.received(*received.as_ref().unwrap_or(&0));
         received
     }
 

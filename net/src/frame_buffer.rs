@@ -23,7 +23,9 @@ pub(crate) enum FrameRefusal {
 /// What was received of a connection and not yet handed on.
 #[derive(Debug)]
 pub(crate) struct FrameBuffer {
+    /// What was received, and behind it room that [`FrameBuffer::room`] gave out and that was not filled.
     bytes: BytesMut,
+    filled: usize,
     limit: usize,
     /// Whether a frame was seen: from then on the client surely speaks Kafka.
     kafka: bool,
@@ -31,22 +33,24 @@ pub(crate) struct FrameBuffer {
 
 impl FrameBuffer {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { bytes: BytesMut::new(), limit, kafka: false }
+        Self { bytes: BytesMut::new(), filled: 0, limit, kafka: false }
     }
 
     /// Whether a frame has begun and not ended.
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.filled == 0
     }
 
     /// Adds what was received.
     pub(crate) fn push(&mut self, received: &[u8]) {
+        self.bytes.truncate(self.filled);
         self.bytes.extend_from_slice(received);
+        self.filled += received.len();
     }
 
     /// The length of the frame that has begun, checked as soon as its four bytes are there.
     pub(crate) fn announced(&self) -> Result<Option<usize>, FrameRefusal> {
-        let Some(&prefix) = self.bytes.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+        let Some(&prefix) = self.bytes[..self.filled].first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let length = i32::from_be_bytes(prefix);
         let accepted = usize::try_from(length).ok().filter(|length| *length <= self.limit);
         if let Some(length) = accepted {
@@ -62,33 +66,36 @@ impl FrameBuffer {
     /// Bytes that the frame which has begun lacks; `None` while its length is not known.
     pub(crate) fn missing(&self) -> Option<usize> {
         let announced = self.announced().ok().flatten()?;
-        Some((LENGTH_BYTES + announced).saturating_sub(self.bytes.len()))
+        Some((LENGTH_BYTES + announced).saturating_sub(self.filled))
     }
 
     /// Room for the next part of a frame that is too large for a shard's scratch buffer. The buffer grows as bytes
-    /// arrive: an announced length is believed up to [`FIRST_ALLOCATION_BYTES`] only. Give back what stays unused with
-    /// [`FrameBuffer::received`].
+    /// arrive: an announced length is believed up to [`FIRST_ALLOCATION_BYTES`] only. Say how much of it was filled with
+    /// [`FrameBuffer::received`]: the rest is given out again.
     pub(crate) fn room(&mut self, bytes: usize) -> &mut [u8] {
-        let filled = self.bytes.len();
-        if self.bytes.capacity() < filled + bytes {
+        let end = self.filled + bytes;
+        if self.bytes.capacity() < end {
             let missing = self.missing().unwrap_or(bytes);
-            let wanted = filled.max(FIRST_ALLOCATION_BYTES).min(missing).max(bytes);
+            let wanted = self.filled.max(FIRST_ALLOCATION_BYTES).min(missing).max(bytes);
+            self.bytes.truncate(self.filled);
             self.bytes.reserve(wanted);
         }
-        self.bytes.resize(filled + bytes, 0);
-        &mut self.bytes[filled..]
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        &mut self.bytes[self.filled..end]
     }
 
-    /// How much of the room of so many bytes was filled.
-    pub(crate) fn received(&mut self, room: usize, received: usize) {
-        self.bytes.truncate(self.bytes.len() - (room - received));
+    /// So much of the room was filled.
+    pub(crate) fn received(&mut self, bytes: usize) {
+        self.filled += bytes;
     }
 
     /// The next frame, without its length, if it is complete.
     pub(crate) fn next(&mut self) -> Result<Option<Bytes>, FrameRefusal> {
         let Some(announced) = self.announced()? else { return Ok(None) };
         let end = LENGTH_BYTES + announced;
-        if self.bytes.len() < end {
+        if self.filled < end {
             return Ok(None);
         }
         self.kafka = true;
@@ -101,7 +108,8 @@ impl FrameBuffer {
             self.bytes.advance(LENGTH_BYTES);
             self.bytes.split_to(announced).freeze()
         };
-        if self.bytes.is_empty() {
+        self.filled -= end;
+        if self.filled == 0 {
             self.bytes = BytesMut::new();
         }
         Ok(Some(frame))
@@ -142,8 +150,8 @@ mod tests {
         buffer.next().unwrap().unwrap();
         assert_eq!(buffer.bytes.capacity(), 0);
         buffer.push(&(1_u32 << 30).to_be_bytes());
-        let room = buffer.room(1024).len();
-        buffer.received(room, 0);
+        buffer.room(1024);
+        buffer.received(0);
         assert!(buffer.bytes.capacity() <= 2 * FIRST_ALLOCATION_BYTES, "{}", buffer.bytes.capacity());
     }
 
@@ -156,9 +164,9 @@ mod tests {
         rest = &rest[10..];
         while !rest.is_empty() {
             let room = buffer.room(buffer.missing().unwrap().min(50_000));
-            let (size, taken) = (room.len(), room.len().min(rest.len()).min(33_333));
+            let taken = room.len().min(rest.len()).min(33_333);
             room[..taken].copy_from_slice(&rest[..taken]);
-            buffer.received(size, taken);
+            buffer.received(taken);
             rest = &rest[taken..];
         }
         let place = buffer.bytes[LENGTH_BYTES..].as_ptr();

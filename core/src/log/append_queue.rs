@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use kaas_proto::types::{Offset, TimestampMs};
 
-use super::commit::{MAX_COMMIT_BYTES, QueuedBatch};
+use super::commit::{MAX_COMMIT_BYTES, Packing, QueuedBatch};
 use crate::partition::error::AppendError;
 use crate::shard::gather::Gather;
 use crate::shard::operation::Appended;
@@ -51,13 +51,16 @@ pub enum NextStep {
     Rest,
     /// The next batch belongs into a new segment.
     Roll,
-    Write(Vec<QueuedBatch>),
+    /// These batches, and the commit of them if it was packed ahead.
+    Write(Vec<QueuedBatch>, Option<Packing>),
 }
 
 #[derive(Debug)]
 pub struct AppendQueue {
     batches: VecDeque<QueuedBatch>,
     bytes: usize,
+    /// The next commit, packed while the one before it is written. It has the first of the batches.
+    packing: Option<Packing>,
     /// The offset of the next batch.
     log_end: Offset,
     /// By rising `until`.
@@ -67,7 +70,7 @@ pub struct AppendQueue {
 impl AppendQueue {
     #[must_use]
     pub fn new(log_end: Offset) -> Self {
-        Self { batches: VecDeque::new(), bytes: 0, log_end, waiting: VecDeque::new() }
+        Self { batches: VecDeque::new(), bytes: 0, packing: None, log_end, waiting: VecDeque::new() }
     }
 
     /// The offset that the next batch gets.
@@ -95,6 +98,24 @@ impl AppendQueue {
         self.log_end = batch.next_offset;
         self.bytes += batch.bytes.len();
         self.batches.push_back(batch);
+        self.pack_ahead();
+    }
+
+    /// From now on, what queues is packed at once, as far as there is room.
+    pub fn pack_into(&mut self, packing: Option<Packing>) {
+        self.packing = packing;
+        self.pack_ahead();
+    }
+
+    fn pack_ahead(&mut self) {
+        let Some(packing) = &mut self.packing else { return };
+        for batch in self.batches.range(packing.count()..) {
+            // What does not fit goes with a later commit, and so does all behind it.
+            if batch.bytes.len() > packing.room() {
+                return;
+            }
+            packing.add(batch);
+        }
     }
 
     /// Answers the ticket once the high watermark has reached `until`. For a repeated batch that may be earlier than for
@@ -107,23 +128,26 @@ impl AppendQueue {
     /// The next commit for a segment that ends at `position`, or a roll in front of it. Empties the queue as far as one
     /// commit goes.
     pub fn next_step(&mut self, position: u64, segment_bytes: u64, segment_is_old: bool) -> NextStep {
+        let packing = self.packing.take();
         let Some(first) = self.batches.front() else { return NextStep::Rest };
         if position > 0 && (segment_is_old || position + first.bytes.len() as u64 > segment_bytes) {
             return NextStep::Roll;
         }
-        let mut batches = Vec::new();
-        let mut bytes = 0;
-        while let Some(batch) = self.batches.front() {
+        let continues = |packing: &Packing| packing.first_position() == position && packing.is_filled();
+        let packing =
+            packing.filter(|packing| continues(packing) && position + packing.bytes() as u64 <= segment_bytes);
+        let (mut count, mut bytes) = (0, 0);
+        for batch in &self.batches {
             let with_it = bytes + batch.bytes.len();
             let fits = with_it <= MAX_COMMIT_BYTES && position + with_it as u64 <= segment_bytes;
-            if !batches.is_empty() && !fits {
+            let goes = packing.as_ref().map_or(count == 0 || fits, |packing| count < packing.count());
+            if !goes {
                 break;
             }
-            bytes = with_it;
-            batches.extend(self.batches.pop_front());
+            (count, bytes) = (count + 1, with_it);
         }
         self.bytes -= bytes;
-        NextStep::Write(batches)
+        NextStep::Write(self.batches.drain(..count).collect(), packing)
     }
 
     /// The tickets that the high watermark has passed, in the order of what they wait for.
@@ -135,6 +159,7 @@ impl AppendQueue {
     /// Drops all batches; gives the tickets back.
     pub fn close(&mut self) -> VecDeque<Waiting> {
         self.batches.clear();
+        self.packing = None;
         self.bytes = 0;
         std::mem::take(&mut self.waiting)
     }
@@ -164,10 +189,12 @@ impl AppendQueue {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
     use bytes::Bytes;
+    use kaas_proto::record::BatchBuilder;
+    use kaas_proto::types::LeaderEpoch;
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::log::commit::Stamp;
+    use crate::log::commit::{Commit, Stamp};
 
     fn batch(base_offset: i64, bytes: usize) -> QueuedBatch {
         QueuedBatch {
@@ -181,7 +208,7 @@ mod tests {
 
     fn offsets(step: NextStep) -> Vec<i64> {
         match step {
-            NextStep::Write(batches) => batches.iter().map(|batch| batch.base_offset.0).collect(),
+            NextStep::Write(batches, _) => batches.iter().map(|batch| batch.base_offset.0).collect(),
             other => panic!("no write: {other:?}"),
         }
     }
@@ -211,6 +238,50 @@ mod tests {
         queue.push(batch(3, 1));
         assert!(matches!(queue.next_step(1, 1000, true), NextStep::Roll));
         assert_eq!(offsets(queue.next_step(0, 1000, true)), [3]);
+    }
+
+    #[test]
+    fn what_was_packed_ahead_is_the_next_commit() {
+        let mut queue = AppendQueue::new(Offset(0));
+        let large = 100 << 10;
+        let begin = |position| Packing::begin(&[], position, LeaderEpoch(1), 4 * large);
+        let real = |offset: i64, bytes: usize| {
+            let value = vec![7; bytes - 100];
+            let content = BatchBuilder::new().record(TimestampMs(1), None, Some(&value)).build();
+            QueuedBatch { bytes: content, ..batch(offset, 0) }
+        };
+        let write = |step: NextStep| match step {
+            NextStep::Write(batches, packing) => (batches.len(), packing.map(|packing| packing.finish(0))),
+            other => panic!("no write: {other:?}"),
+        };
+        // What waits already is packed, and what comes; what has no room goes later, and so does all behind it.
+        queue.push(real(0, large));
+        queue.pack_into(Some(begin(4096)));
+        (1..4).for_each(|offset| queue.push(real(offset, large)));
+        queue.push(real(4, 2 * large));
+        queue.push(real(5, 200));
+        let waiting: Vec<_> = queue.batches.iter().take(4).cloned().collect();
+        let (count, commit) = write(queue.next_step(4096, u64::MAX, false));
+        let commit = commit.expect("it was packed");
+        assert_eq!((count, commit.next_offset), (4, Offset(4)));
+        assert_eq!(commit.content, Commit::pack(&[], 4096, 0, LeaderEpoch(1), &waiting).content);
+        let (count, commit) = write(queue.next_step(4096, u64::MAX, false));
+        assert!(count == 2 && commit.is_none(), "nothing was packed for it");
+        // Elsewhere, or beyond the segment, it is packed anew; a commit that is small for its memory as well.
+        for (position, segment_bytes, bytes) in
+            [(8192, u64::MAX, large), (4096, 4096 + large as u64 / 2, large), (4096, u64::MAX, 200)]
+        {
+            queue.pack_into(Some(begin(4096)));
+            let offset = queue.log_end().0;
+            queue.push(real(offset, bytes));
+            let step = match queue.next_step(position, segment_bytes, false) {
+                NextStep::Roll => queue.next_step(0, segment_bytes, false),
+                step => step,
+            };
+            assert!(matches!(write(step), (1, None)), "{position} {segment_bytes} {bytes}");
+        }
+        assert!(matches!(queue.next_step(0, u64::MAX, false), NextStep::Rest));
+        assert_eq!(queue.bytes(), 0);
     }
 
     #[test]

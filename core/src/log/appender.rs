@@ -22,7 +22,7 @@ use kaas_proto::types::{Offset, TimestampMs};
 use tracing::{debug, warn};
 
 use super::append_queue::{NextStep, Ticket, Waiting};
-use super::commit::{Commit, QueuedBatch, Stamp};
+use super::commit::{Commit, Packing, QueuedBatch, Stamp};
 use super::context::{FileOf, MAX_QUEUED_BYTES_OF_SHARD};
 use super::last_append::LastAppend;
 use super::led_log::{self, EndOfLog, LedLog, LogPosition, WriteHead};
@@ -138,10 +138,10 @@ impl<E: Env> LedLog<E> {
             match step {
                 NextStep::Rest => break,
                 NextStep::Roll => self.roll(&mut head),
-                NextStep::Write(batches) => {
+                NextStep::Write(batches, packed) => {
                     let began = self.context.env.now();
                     self.write_began.set(Some(began));
-                    let outcome = self.write(&mut head, &batches).await;
+                    let outcome = self.write(&mut head, &batches, packed).await;
                     self.write_began.set(None);
                     self.context.counters.write_time.record(began, self.context.env.now());
                     self.came_back();
@@ -159,8 +159,19 @@ impl<E: Env> LedLog<E> {
         self.rested.notify_waiters();
     }
 
-    async fn write(self: &Rc<Self>, head: &mut WriteHead<FileOf<E>>, batches: &[QueuedBatch]) -> io::Result<()> {
-        let commit = Commit::pack(&head.tail, head.position, head.file_bytes, self.epoch(), batches);
+    async fn write(
+        self: &Rc<Self>,
+        head: &mut WriteHead<FileOf<E>>,
+        batches: &[QueuedBatch],
+        packed: Option<Packing>,
+    ) -> io::Result<()> {
+        let commit = match packed {
+            Some(packing) => {
+                self.context.counters.commits_packed_ahead.add(1);
+                packing.finish(head.file_bytes)
+            }
+            None => Commit::pack(&head.tail, head.position, head.file_bytes, self.epoch(), batches),
+        };
         let queued: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
         self.context.queued_bytes.set(self.context.queued_bytes.get() - queued);
         let (segment, open) = match &head.segment {
@@ -176,6 +187,7 @@ impl<E: Env> LedLog<E> {
         if is_planted(PlantedBug::AcknowledgeBeforeDurable) {
             self.publish(&segment, &open, &commit);
         }
+        self.queue.borrow_mut().pack_into(commit.pack_next(self.epoch(), self.settings().segment_bytes));
         open.file.write_at(commit.block_position, commit.content.clone()).await?;
         if self.has_ended() {
             return Ok(());

@@ -31,6 +31,9 @@ const MAX_SMALL_COMMIT_BYTES: usize = 16 << 10;
 /// partitions never see a second one.
 const BYTES_AHEAD: RangeInclusive<u64> = 64 << 10..=256 << 10;
 
+/// While a commit of this size or more is written, the next one is packed: a smaller one is packed in no time.
+const PACKED_AHEAD_BYTES: usize = 64 << 10;
+
 /// No batch is larger: what recovery believes of a length that it reads.
 pub const MAX_BATCH_BYTES: usize = 256 << 20;
 
@@ -68,6 +71,8 @@ pub struct PlacedBatch {
 pub struct Commit {
     /// Whole blocks, to be written at [`Commit::block_position`]. Zeros behind the last batch.
     pub content: Bytes,
+    /// What the content takes of memory.
+    pub memory_bytes: usize,
     pub block_position: u64,
     /// Where the first new batch begins.
     pub first_position: u64,
@@ -79,6 +84,109 @@ pub struct Commit {
     pub batches: Vec<PlacedBatch>,
 }
 
+/// A commit in the making.
+#[derive(Debug)]
+pub struct Packing {
+    buffer: AlignedBuffer,
+    epoch: LeaderEpoch,
+    first_position: u64,
+    block_position: u64,
+    batches: Vec<PlacedBatch>,
+    /// Of the batches: from the first one to the one behind the last.
+    offsets: Option<(Offset, Offset)>,
+}
+
+impl Packing {
+    /// Begins behind `tail`, the bytes of the last partial block of a segment that ends at `end_position`, with room for `room` bytes of
+    /// batches.
+    ///
+    /// # Panics
+    /// When `tail` does not fit the position.
+    #[must_use]
+    pub fn begin(tail: &[u8], end_position: u64, epoch: LeaderEpoch, room: usize) -> Self {
+        assert_eq!(tail.len() as u64, end_position % BLOCK_BYTES as u64, "the tail is the last partial block");
+        let mut buffer = AlignedBuffer::with_capacity(tail.len() + room);
+        buffer.extend_from_slice(tail);
+        Self {
+            buffer,
+            epoch,
+            first_position: end_position,
+            block_position: end_position - tail.len() as u64,
+            batches: Vec::new(),
+            offsets: None,
+        }
+    }
+
+    /// Bytes of batches that still fit.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.buffer.remaining()
+    }
+
+    /// How many batches it has.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.batches.len()
+    }
+
+    /// Bytes of the batches.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let before = usize::try_from(self.first_position - self.block_position).expect("less than a block");
+        self.buffer.len() - before
+    }
+
+    /// Where the first batch begins.
+    #[must_use]
+    pub fn first_position(&self) -> u64 {
+        self.first_position
+    }
+
+    /// Whether the batches take a fair part of the memory, which a cache keeps as a whole.
+    #[must_use]
+    pub fn is_filled(&self) -> bool {
+        self.buffer.len() >= self.buffer.capacity() / 4
+    }
+
+    /// # Panics
+    /// If there is no [`Packing::room`] for it.
+    pub fn add(&mut self, batch: &QueuedBatch) {
+        let start = self.buffer.len();
+        self.buffer.extend_from_slice(&batch.bytes);
+        assign(&mut self.buffer[start..], batch, self.epoch);
+        self.batches.push(PlacedBatch {
+            base_offset: batch.base_offset,
+            position: self.block_position + start as u64,
+            max_timestamp: batch.max_timestamp,
+        });
+        let first = self.offsets.map_or(batch.base_offset, |(first, _)| first);
+        self.offsets = Some((first, batch.next_offset));
+    }
+
+    /// Pads it with zeros for a file that has `file_bytes` now.
+    ///
+    /// # Panics
+    /// Without batches.
+    #[must_use]
+    pub fn finish(mut self, file_bytes: u64) -> Commit {
+        let (first_offset, next_offset) = self.offsets.expect("a commit has at least one batch");
+        let (used, new_bytes) = (self.buffer.len(), self.bytes());
+        let end_position = self.first_position + new_bytes as u64;
+        let length = used.next_multiple_of(BLOCK_BYTES) + zeros_ahead(end_position, file_bytes, new_bytes);
+        self.buffer.pad(length.min(self.buffer.capacity()));
+        Commit {
+            memory_bytes: self.buffer.capacity(),
+            content: self.buffer.freeze(),
+            block_position: self.block_position,
+            first_position: self.first_position,
+            end_position,
+            first_offset,
+            next_offset,
+            batches: self.batches,
+        }
+    }
+}
+
 impl Commit {
     /// Packs `batches` behind `tail`, the bytes of the last partial block of a segment that ends at `end_position` and whose file has
     /// `file_bytes`.
@@ -87,44 +195,27 @@ impl Commit {
     /// Without batches, or when `tail` does not fit the position.
     #[must_use]
     pub fn pack(tail: &[u8], end_position: u64, file_bytes: u64, epoch: LeaderEpoch, batches: &[QueuedBatch]) -> Self {
-        let (Some(first), Some(last)) = (batches.first(), batches.last()) else {
-            panic!("a commit has at least one batch")
-        };
-        assert_eq!(tail.len() as u64, end_position % BLOCK_BYTES as u64, "the tail is the last partial block");
-        let block_position = end_position - tail.len() as u64;
         let new_bytes: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
-        let used = tail.len() + new_bytes;
-        let length =
-            used.next_multiple_of(BLOCK_BYTES) + zeros_ahead(block_position + used as u64, file_bytes, new_bytes);
-        let mut buffer = AlignedBuffer::with_capacity(length);
-        buffer.extend_from_slice(tail);
-        let mut placed = Vec::with_capacity(batches.len());
-        for batch in batches {
-            let start = buffer.len();
-            buffer.extend_from_slice(&batch.bytes);
-            assign(&mut buffer[start..], batch, epoch);
-            placed.push(PlacedBatch {
-                base_offset: batch.base_offset,
-                position: block_position + start as u64,
-                max_timestamp: batch.max_timestamp,
-            });
-        }
-        buffer.pad(length);
-        Self {
-            content: buffer.freeze(),
-            block_position,
-            first_position: end_position,
-            end_position: end_position + new_bytes as u64,
-            first_offset: first.base_offset,
-            next_offset: last.next_offset,
-            batches: placed,
-        }
+        let zeros = zeros_ahead(end_position + new_bytes as u64, file_bytes, new_bytes);
+        let mut packing = Packing::begin(tail, end_position, epoch, new_bytes + zeros);
+        batches.iter().for_each(|batch| packing.add(batch));
+        packing.finish(file_bytes)
     }
 
     /// Whether more than the last block was filled with zeros.
     #[must_use]
     pub fn has_zeros_ahead(&self) -> bool {
         self.file_bytes() - self.end_position >= BLOCK_BYTES as u64
+    }
+
+    /// The beginning of the commit that follows this one in a segment of at most `segment_bytes`, if it is worth packing while this one is
+    /// written: room for twice as much.
+    #[must_use]
+    pub fn pack_next(&self, epoch: LeaderEpoch, segment_bytes: u64) -> Option<Packing> {
+        let left = usize::try_from(segment_bytes.saturating_sub(self.end_position)).unwrap_or(usize::MAX);
+        let room = (2 * self.content.len()).min(MAX_COMMIT_BYTES).min(left);
+        (self.content.len() >= PACKED_AHEAD_BYTES && room >= PACKED_AHEAD_BYTES)
+            .then(|| Packing::begin(self.tail(), self.end_position, epoch, room))
     }
 
     /// How long the file is at least after the write.

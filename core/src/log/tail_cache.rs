@@ -174,7 +174,7 @@ fn kept(commit: &Commit, from: u64) -> (Bytes, usize) {
         let charge = copy.len();
         (copy, charge)
     } else {
-        (content, commit.content.len())
+        (content, commit.memory_bytes)
     }
 }
 

@@ -15,6 +15,17 @@ pub(crate) fn take_i64(bytes: &mut &[u8]) -> Result<i64, RecordError> {
     decode(|| Ok(take(bytes, 1)?[0]))
 }
 
+/// What most integers of records are: a small one at the front of a slice, and how many bytes it takes. `None`: it is a longer one, or there
+/// is less.
+pub(crate) fn short(bytes: &[u8]) -> Option<(i64, usize)> {
+    let (bits, length) = match *bytes {
+        [first, ..] if first < 0x80 => (u64::from(first), 1),
+        [first, second, ..] if second < 0x80 => (u64::from(first & 0x7f) | u64::from(second) << 7, 2),
+        _ => return None,
+    };
+    Some(((bits >> 1).cast_signed() ^ -(bits & 1).cast_signed(), length))
+}
+
 /// An `i64` whose bytes come one by one.
 pub(crate) fn decode(mut next: impl FnMut() -> Result<u8, RecordError>) -> Result<i64, RecordError> {
     let mut bits = 0_u64;
@@ -88,6 +99,13 @@ mod tests {
             let mut rest = &bytes[..];
             assert_eq!(take_i64(&mut rest).unwrap(), value);
             assert!(rest.is_empty());
+            assert_eq!(short(&bytes), None);
+        }
+        for value in -8192..8192 {
+            let mut bytes = Vec::new();
+            put(&mut bytes, value);
+            assert_eq!(short(&bytes), Some((value, bytes.len())));
+            assert_eq!(short(&bytes[..bytes.len() - 1]), None, "cut");
         }
         assert_eq!(take_i64(&mut &[0xff; 11][..]), Err(RecordError::VarintTooLong));
         assert_eq!(take_i32(&mut &[0x80, 0x80, 0x80, 0x80, 0x20][..]), Err(RecordError::VarintTooLong));

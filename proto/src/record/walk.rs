@@ -96,6 +96,14 @@ impl<'a> Walk<'a> {
     }
 
     fn long(&mut self, room: &mut u64) -> Result<i64, RecordError> {
+        if let Source::Plain(rest) = self.source
+            && let Some((value, length)) = varint::short(rest)
+            && let Some(left) = room.checked_sub(length as u64)
+        {
+            *room = left;
+            self.pass(length)?;
+            return Ok(value);
+        }
         varint::decode(|| self.byte(room))
     }
 
