@@ -12,7 +12,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use kaas_bench::broker::{Broker, BrokerOptions, DEADLINE, wait_until};
 use kaas_bench::client::{Client, FETCH_VERSION, fetch_request};
-use kaas_proto::kafka::messages::{ApiVersionsRequest, FetchRequest, MetadataRequest};
+use kaas_proto::kafka::messages::join_group::JoinGroupRequestProtocol;
+use kaas_proto::kafka::messages::{
+    ApiVersionsRequest, DescribeGroupsRequest, FetchRequest, JoinGroupRequest, MetadataRequest, SyncGroupRequest,
+};
 use kaas_proto::kafka::{ApiKey, ErrorCode};
 use kaas_proto::record::BatchBuilder;
 use kaas_proto::types::{Offset, TimestampMs};
@@ -94,6 +97,12 @@ fn garbage_closes_the_connection_with_one_log_line() {
         assert!(log_count(&broker, &peer) <= 1, "one line at most for {peer}");
         witness.is_served();
     }
+    // Every one has its line, unless that was too much of the same.
+    wait_until("50 lines, or notes of them", || {
+        let suppressed = broker.metric("kaas_log_lines_suppressed_total", "").unwrap_or(0.0);
+        Ok(log_count(&broker, "closed the connection: ") as f64 + suppressed == 50.0)
+    })
+    .unwrap();
 }
 
 #[test]
@@ -152,9 +161,46 @@ fn half_a_frame_is_closed_when_idle_for_too_long() {
     let broker = broker(&["--set", "connections.max.idle.ms=300"]);
     let mut stream = connect(&broker);
     stream.write_all(&[0, 0, 1, 0, 0, 3]).unwrap();
+    let peer = stream.local_addr().unwrap().to_string();
     let begin = Instant::now();
     assert_closed(&mut stream);
     assert!(begin.elapsed() >= Duration::from_millis(250), "not at once");
+    let line = broker.wait_for_log(&peer).unwrap();
+    assert!(line.contains("in the middle of a request"), "{line}");
+    // One that sends nothing at all does no wrong.
+    let mut idle = connect(&broker);
+    assert_closed(&mut idle);
+    assert_eq!(log_count(&broker, &idle.local_addr().unwrap().to_string()), 0);
+}
+
+#[test]
+fn half_a_frame_and_its_end_is_named_in_the_log() {
+    let broker = broker(&[]);
+    let mut witness = Witness::new(&broker);
+    let mut frame = vec![0, 0, 0, 10];
+    frame.extend(ApiKey::ApiVersions.code().to_be_bytes());
+    frame.extend([0, 0, 0, 0, 0, 9, 0xff, 0xff]);
+    for length in 1..frame.len() {
+        let mut stream = connect(&broker);
+        let peer = stream.local_addr().unwrap().to_string();
+        stream.write_all(&frame[..length]).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        assert_closed(&mut stream);
+        // Two shards, and ten lines of each.
+        if length <= 10 {
+            let line = broker.wait_for_log(&peer).unwrap();
+            assert!(line.contains("in the middle of a request"), "{line}");
+        }
+        assert!(log_count(&broker, &peer) <= 1, "one line for {peer}");
+        witness.is_served();
+    }
+    // A client that ends between two requests does what clients do.
+    let mut whole = connect(&broker);
+    whole.write_all(&frame).unwrap();
+    whole.read_exact(&mut [0; 8]).unwrap();
+    whole.shutdown(Shutdown::Write).unwrap();
+    assert_closed(&mut whole);
+    assert_eq!(log_count(&broker, &whole.local_addr().unwrap().to_string()), 0);
 }
 
 #[test]
@@ -262,12 +308,55 @@ fn a_client_that_never_reads_holds_up_nobody() {
     assert!(grown < GROWTH_BYTES, "grew by {} MiB", grown >> 20);
     // One that reads after all gets its answers, whole and in order.
     let mut late = deaf.pop().unwrap();
-    drop(deaf);
     for _ in 0..20 {
         let answer = late.receive::<FetchRequest>(FETCH_VERSION).unwrap();
         assert_eq!(answer.responses[0].partitions[0].error_code, ErrorCode::None);
     }
+    // The others are cut off after half a minute, with one line each.
+    for client in &mut deaf {
+        let peer = client.stream().local_addr().unwrap().to_string();
+        let line = broker.wait_for_log(&peer).unwrap();
+        assert!(line.contains("does not read its responses"), "{line}");
+        assert_eq!(log_count(&broker, &peer), 1);
+    }
     witness.is_served();
+}
+
+/// Short requests with long answers: as many as fit are made, and those who take them get them.
+#[test]
+fn clients_that_never_read_long_descriptions_are_bounded() {
+    let broker = broker(&["--shards", "1"]);
+    let mut witness = Witness::new(&broker);
+    let mut member = Client::connect(broker.kafka()).unwrap();
+    let protocol = JoinGroupRequestProtocol { name: "p".into(), metadata: vec![7; 10 << 20].into() };
+    let join = JoinGroupRequest {
+        group_id: "large".into(),
+        session_timeout_ms: 300_000,
+        rebalance_timeout_ms: 300_000,
+        protocol_type: "consumer".into(),
+        protocols: vec![protocol],
+        ..Default::default()
+    };
+    let joined = member.call(3, &join).unwrap();
+    assert_eq!(joined.error_code, ErrorCode::None);
+    let sync =
+        SyncGroupRequest { group_id: "large".into(), generation_id: joined.generation_id, member_id: joined.member_id, ..Default::default() };
+    assert_eq!(member.call(3, &sync).unwrap().error_code, ErrorCode::None);
+    let before = broker.resident_bytes().unwrap();
+    let describe = DescribeGroupsRequest { groups: vec!["large".into()], ..Default::default() };
+    // 2 GB, if the broker prepared all answers; it has 128 MiB for them.
+    let mut deaf: Vec<_> = (0..200).map(|_| Client::connect(broker.kafka()).unwrap()).collect();
+    for client in &mut deaf {
+        client.send(3, &describe).unwrap();
+    }
+    witness.is_served();
+    let grown = || broker.resident_bytes().unwrap().saturating_sub(before);
+    wait_until("somebody is cut off", || Ok(log_count(&broker, "does not read its responses") > 0)).unwrap();
+    assert!(grown() < (128 << 20) + 2 * GROWTH_BYTES, "grew by {} MiB", grown() >> 20);
+    witness.is_served();
+    let described = Client::connect(broker.kafka()).unwrap().call(3, &describe).unwrap();
+    assert_eq!(described.groups[0].members[0].member_metadata.len(), 10 << 20);
+    assert!(grown() < (128 << 20) + 2 * GROWTH_BYTES, "grew by {} MiB", grown() >> 20);
 }
 
 #[test]
@@ -284,6 +373,7 @@ fn broken_bodies_do_not_bring_the_broker_down() {
     let broker = broker(&[]);
     let mut witness = Witness::new(&broker);
     // Every served API and version, with a body that claims two billion elements.
+    let mut sent = 0.0;
     for api in kaas_proto::kafka::api_key::APIS {
         for version in api.served() {
             let mut stream = connect(&broker);
@@ -295,12 +385,20 @@ fn broken_bodies_do_not_bring_the_broker_down() {
             frame.extend([0x7f, 0xff, 0xff, 0xff, 0x07]);
             let length = i32::try_from(frame.len() - 4).unwrap();
             frame[..4].copy_from_slice(&length.to_be_bytes());
+            let peer = stream.local_addr().unwrap().to_string();
             stream.write_all(&frame).unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
             assert_closed(&mut stream);
+            assert!(log_count(&broker, &peer) <= 1, "one line at most for {peer}");
+            sent += 1.0;
         }
     }
     witness.is_served();
+    wait_until("a line for each, or a note of it", || {
+        let suppressed = broker.metric("kaas_log_lines_suppressed_total", "unreadable_request").unwrap_or(0.0);
+        Ok(log_count(&broker, " can't be read: ") as f64 + suppressed >= sent)
+    })
+    .unwrap();
     let request = MetadataRequest { topics: None, ..MetadataRequest::default() };
     assert!(!witness.client.call(12, &request).unwrap().brokers.is_empty());
 }

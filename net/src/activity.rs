@@ -6,7 +6,22 @@ use std::time::Duration;
 use kaas_core::env::MonotonicTime;
 
 use crate::close_reason::CloseReason;
-use crate::limits::{Limits, PRESSED_RECEIVE_TIMEOUT};
+use crate::limits::{Limits, PRESSED_RECEIVE_TIMEOUT, PRESSED_SEND_TIMEOUT};
+
+/// Whether others wait for memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pressed {
+    /// Of requests.
+    pub(crate) requests: bool,
+    /// Of responses.
+    pub(crate) replies: bool,
+}
+
+impl Pressed {
+    pub(crate) fn any(self) -> bool {
+        self.requests || self.replies
+    }
+}
 
 /// Shard-local; written by the connection, read by the sweep.
 #[derive(Debug)]
@@ -17,6 +32,8 @@ pub(crate) struct Activity {
     sending: Cell<bool>,
     /// Holds memory for the request that it is receiving.
     reserved: Cell<bool>,
+    /// Holds memory for the response that it is sending, or is in line for more.
+    hinders: Cell<bool>,
     /// Requests that are read and not answered.
     requests: Cell<usize>,
     received_at: Cell<MonotonicTime>,
@@ -29,6 +46,7 @@ impl Activity {
             receiving: Cell::new(false),
             sending: Cell::new(false),
             reserved: Cell::new(false),
+            hinders: Cell::new(false),
             requests: Cell::new(0),
             received_at: Cell::new(now),
             sent_at: Cell::new(now),
@@ -57,24 +75,31 @@ impl Activity {
         self.sent_at.set(now);
     }
 
+    /// Whether others may have to wait for memory until what is being sent is gone.
+    pub(crate) fn set_hinders(&self, hinders: bool) {
+        self.hinders.set(hinders);
+    }
+
     pub(crate) fn set_requests(&self, requests: usize) {
         self.requests.set(requests);
     }
 
-    /// Why the connection should end now, if it should. `pressed`: others wait for memory of requests.
-    pub(crate) fn overdue(&self, now: MonotonicTime, limits: &Limits, pressed: bool) -> Option<CloseReason> {
+    /// Why the connection should end now, if it should.
+    pub(crate) fn overdue(&self, now: MonotonicTime, limits: &Limits, pressed: Pressed) -> Option<CloseReason> {
         let since = |point: &Cell<MonotonicTime>| Duration::from_nanos(now.0.saturating_sub(point.get().0));
-        if self.sending.get() && since(&self.sent_at) > limits.send_timeout {
+        let hinders = pressed.replies && self.hinders.get();
+        let patience = limits.send_timeout.min(if hinders { PRESSED_SEND_TIMEOUT } else { Duration::MAX });
+        if self.sending.get() && since(&self.sent_at) > patience {
             return Some(CloseReason::SlowReader);
         }
-        let hinders = pressed && self.reserved.get();
+        let hinders = pressed.requests && self.reserved.get();
         let patience = limits.receive_timeout.min(if hinders { PRESSED_RECEIVE_TIMEOUT } else { Duration::MAX });
         if self.receiving.get() && since(&self.received_at) > patience {
             return Some(CloseReason::HalfRequest);
         }
         let last = since(&self.received_at).min(since(&self.sent_at));
         let idle = self.requests.get() == 0 && limits.connection_idle.is_some_and(|most| last > most);
-        idle.then_some(CloseReason::Idle)
+        idle.then(|| if self.receiving.get() { CloseReason::HalfRequest } else { CloseReason::Idle })
     }
 }
 
@@ -90,6 +115,10 @@ mod tests {
 
     use super::*;
 
+    const CALM: Pressed = Pressed { requests: false, replies: false };
+    const PRESSED: Pressed = Pressed { requests: true, replies: false };
+    const FULL: Pressed = Pressed { requests: false, replies: true };
+
     fn second(n: u64) -> MonotonicTime {
         MonotonicTime(n * 1_000_000_000)
     }
@@ -98,26 +127,30 @@ mod tests {
     fn each_kind_of_waiting_has_its_own_limit() {
         let limits = Limits::of(&BrokerConfig::default());
         let activity = Activity::new(second(0));
-        assert_eq!(activity.overdue(second(600), &limits, false), None);
-        assert_eq!(activity.overdue(second(601), &limits, false), Some(CloseReason::Idle));
+        assert_eq!(activity.overdue(second(600), &limits, CALM), None);
+        assert_eq!(activity.overdue(second(601), &limits, CALM), Some(CloseReason::Idle));
         activity.set_requests(1);
-        assert_eq!(activity.overdue(second(10_000), &limits, false), None, "a long poll or a rebalance");
+        assert_eq!(activity.overdue(second(10_000), &limits, CALM), None, "a long poll or a rebalance");
         activity.receive(second(10_000), true);
-        assert_eq!(activity.overdue(second(10_031), &limits, false), Some(CloseReason::HalfRequest));
+        assert_eq!(activity.overdue(second(10_031), &limits, CALM), Some(CloseReason::HalfRequest));
         activity.receive(second(10_100), true);
-        assert_eq!(activity.overdue(second(10_102), &limits, true), None, "it holds nothing that others wait for");
+        assert_eq!(activity.overdue(second(10_102), &limits, PRESSED), None, "it holds nothing that others wait for");
         activity.set_reserved(true);
-        assert_eq!(activity.overdue(second(10_102), &limits, false), None);
-        assert_eq!(activity.overdue(second(10_102), &limits, true), Some(CloseReason::HalfRequest));
+        assert_eq!(activity.overdue(second(10_102), &limits, CALM), None);
+        assert_eq!(activity.overdue(second(10_102), &limits, PRESSED), Some(CloseReason::HalfRequest));
         activity.receive(second(10_000), true);
         activity.pause();
-        assert_eq!(activity.overdue(second(10_031), &limits, false), None, "waiting for memory");
+        assert_eq!(activity.overdue(second(10_031), &limits, CALM), None, "waiting for memory");
         activity.send(second(10_031), true);
-        assert_eq!(activity.overdue(second(10_062), &limits, false), Some(CloseReason::SlowReader));
+        assert_eq!(activity.overdue(second(10_033), &limits, FULL), None, "it holds nothing that others wait for");
+        activity.set_hinders(true);
+        assert_eq!(activity.overdue(second(10_033), &limits, PRESSED), None);
+        assert_eq!(activity.overdue(second(10_033), &limits, FULL), Some(CloseReason::SlowReader));
+        assert_eq!(activity.overdue(second(10_062), &limits, CALM), Some(CloseReason::SlowReader));
         activity.send(second(10_062), false);
         activity.set_requests(0);
-        assert_eq!(activity.overdue(second(10_662), &limits, false), None);
-        assert_eq!(activity.overdue(second(10_663), &limits, false), Some(CloseReason::Idle));
+        assert_eq!(activity.overdue(second(10_662), &limits, CALM), None);
+        assert_eq!(activity.overdue(second(10_663), &limits, CALM), Some(CloseReason::Idle));
         assert_eq!(sweep_interval(&limits), Duration::from_millis(7500));
     }
 }

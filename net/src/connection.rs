@@ -86,7 +86,7 @@ impl Connection {
             let (frame, memory) = match self.receive(&mut buffer).await {
                 Ok(received) => received,
                 // The client is gone, and what it asked for with it.
-                Err(reason @ (CloseReason::Client | CloseReason::Lost(_))) => return reason,
+                Err(reason @ (CloseReason::Client | CloseReason::HalfRequest | CloseReason::Lost(_))) => return reason,
                 Err(reason) => return self.finish(reason).await,
             };
             if !self.in_flight.has_room() {
@@ -140,6 +140,7 @@ impl Connection {
             };
             match received {
                 Ok(0) if self.stopping.get() => return Err(CloseReason::Stopping),
+                Ok(0) if !buffer.is_empty() => return Err(CloseReason::HalfRequest),
                 Ok(0) => return Err(CloseReason::Client),
                 Ok(received) => metrics::add(&self.context.metrics.received_bytes, received as u64),
                 Err(error) => return Err(CloseReason::Lost(error.kind())),
@@ -190,6 +191,8 @@ impl Connection {
             let mut batch = ResponseBatch::default();
             batch.complete(first).await;
             next = batch.complete_ready(&self.in_flight).await;
+            let hinders = next.is_some() || batch.answered.iter().any(|answered| answered.rest.is_some());
+            self.activity.set_hinders(hinders);
             if let Err(error) = self.send(&mut batch.parts).await {
                 return CloseReason::Lost(error.kind());
             }
@@ -234,7 +237,8 @@ struct Answered {
     received: MonotonicTime,
     bytes: usize,
     /// Memory of the response, until it is sent.
-    _memory: Lease,
+    _records: Lease,
+    rest: Lease,
 }
 
 impl ResponseBatch {
@@ -262,7 +266,7 @@ impl ResponseBatch {
             self.parts.extend(frame.into_parts());
         }
         self.close = reply.close;
-        self.answered.push(Answered { request, received, bytes, _memory: reply.lease });
+        self.answered.push(Answered { request, received, bytes, _records: reply.lease, rest: reply.rest });
     }
 }
 

@@ -34,10 +34,13 @@ pub(crate) struct ShardContext {
     pub(crate) metrics: Rc<NetMetrics>,
     pub(crate) log_limit: LogLimit,
     pub(crate) request_memory: RequestMemory,
-    /// Somebody begins to wait for memory of requests.
+    /// Somebody begins to wait for memory of requests or of replies.
     pub(crate) pressed: Notify,
     pub(crate) working_memory: MemoryBudget,
+    /// Of fetched records.
     pub(crate) response_memory: MemoryBudget,
+    /// Of all else in large responses.
+    pub(crate) reply_memory: MemoryBudget,
     pub(crate) fetch_sessions: RefCell<FetchSessions>,
     /// Bytes of small requests pass through here, within one poll.
     pub(crate) scratch: RefCell<Box<[u8]>>,
@@ -69,6 +72,7 @@ impl ShardContext {
             pressed: Notify::new(),
             working_memory: MemoryBudget::new(WORKING_BYTES),
             response_memory: MemoryBudget::new(limits.shard_response_bytes),
+            reply_memory: MemoryBudget::new(limits.shard_reply_bytes),
             log_limit: LogLimit::default(),
             scratch: RefCell::new(vec![0; crate::limits::SCRATCH_BYTES].into()),
             router,
@@ -93,6 +97,13 @@ impl ShardContext {
             self.metrics.suppressed_line(cause);
         }
         may
+    }
+
+    /// Waits behind those who wait for memory of their replies.
+    pub(crate) async fn reply_turn(&self) {
+        if self.reply_memory.is_awaited() {
+            drop(self.reply_memory.reserve(1).await);
+        }
     }
 
     /// Completes when the broker begins to stop.

@@ -5,13 +5,15 @@ use std::rc::Rc;
 use bytes::Bytes;
 use kaas_proto::for_each_api;
 use kaas_proto::kafka::messages::*;
-use kaas_proto::kafka::{ApiKey, DecodeError, Frame, FrameError, KafkaString, RequestFrame};
+use kaas_proto::kafka::{ApiKey, DecodeError, Frame, FrameError, KafkaString, Message, RequestFrame};
 
 use crate::close_reason::CloseReason;
 use crate::context::{Call, Client, Handle, ShardContext};
 use crate::handlers::{api_versions, produce};
 use crate::in_flight::{Reply, ReplyFuture, RequestKind};
+use crate::limits::COALESCE_BYTES;
 use crate::memory::Lease;
+use crate::metrics::Bound;
 
 /// SaslHandshake and SaslAuthenticate.
 const SASL_KEYS: [i16; 2] = [17, 36];
@@ -95,13 +97,59 @@ fn close(reason: CloseReason) -> (ReplyFuture, Option<CloseReason>) {
 
 async fn answer<R: Handle>(call: Call, mut frame: RequestFrame) -> Reply {
     call.reserve_working_memory(frame.body.len()).await;
+    if may_be_large(frame.api.key) {
+        call.shard.reply_turn().await;
+    }
     match frame.decode_counted::<R>() {
         Ok((request, elements)) => {
             frame.release_body();
             call.shrink_working_memory(elements);
             let response = request.handle(&call).await;
-            Reply { frame: Some(frame.respond(&response)), lease: call.take_lease(), close: None }
+            let lease = call.take_lease();
+            let (frame, rest) = encode(&frame, &response, &lease, &call.shard).await;
+            Reply { frame: Some(frame), lease, rest, close: None }
         }
         Err(error) => Reply { close: Some(unreadable(&frame, error)), ..Reply::default() },
     }
+}
+
+/// Encodes a response, and reserves the memory that it takes. While there is none only the response itself is kept,
+/// in which long texts are parts of what the broker remembers anyway.
+async fn encode<M: Message>(
+    request: &RequestFrame,
+    response: &M,
+    records: &Lease,
+    shard: &ShardContext,
+) -> (Frame, Lease) {
+    let frame = request.respond(response);
+    let records = records.as_ref().map_or(0, |records| records.num_permits());
+    let rest = frame.len().saturating_sub(records);
+    if rest <= COALESCE_BYTES {
+        return (frame, None);
+    }
+    if let Ok(lease) = shard.reply_memory.try_reserve(rest) {
+        return (frame, lease);
+    }
+    drop(frame);
+    shard.metrics.reached(Bound::ShardReplyBytes);
+    shard.pressed.notify_one();
+    let lease = shard.reply_memory.reserve(rest).await;
+    (request.respond(response), lease)
+}
+
+/// What is not begun while others wait for memory of their replies: a short request can make a long response of it, and
+/// nothing breaks if it takes a second.
+fn may_be_large(key: ApiKey) -> bool {
+    use ApiKey as K;
+    matches!(
+        key,
+        K::Metadata
+            | K::DescribeTopicPartitions
+            | K::DescribeConfigs
+            | K::DescribeGroups
+            | K::ListGroups
+            | K::OffsetFetch
+            | K::DescribeLogDirs
+            | K::DescribeProducers
+    )
 }

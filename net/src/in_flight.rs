@@ -19,8 +19,10 @@ use crate::memory::Lease;
 pub(crate) struct Reply {
     /// `None`: nothing is sent, as for acks=0.
     pub(crate) frame: Option<Frame>,
-    /// Memory of the response.
+    /// Memory of the response's records.
     pub(crate) lease: Lease,
+    /// Memory of the rest, if that is much.
+    pub(crate) rest: Lease,
     /// The connection ends behind this reply.
     pub(crate) close: Option<CloseReason>,
 }

@@ -36,6 +36,8 @@ pub(crate) const ACCEPT_BACKLOG: i32 = 1024;
 pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// While others wait for memory of requests, a connection that holds some and sends nothing for this time is closed.
 pub(crate) const PRESSED_RECEIVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// While others wait for memory of responses, a client that holds some and reads nothing for this time is disconnected.
+pub(crate) const PRESSED_SEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often connections are looked at for that.
 pub(crate) const PRESSED_SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 /// Topics that one metadata request creates at most; of the others the client hears that they are unknown, and asks again.
@@ -72,6 +74,9 @@ pub struct Limits {
     pub shard_request_bytes: usize,
     /// Bytes of fetched records that are not sent yet, per shard.
     pub shard_response_bytes: usize,
+    /// Bytes of responses that are not sent yet, without fetched records and without responses up to
+    /// [`COALESCE_BYTES`], per shard. One that finds no room waits; one longer than all of it goes alone.
+    pub shard_reply_bytes: usize,
     /// Connections over all shards and listeners (`max.connections`).
     pub connections: usize,
     /// Connections for which there are open files; further ones are refused, whatever `max.connections` is.
@@ -99,6 +104,7 @@ impl Limits {
             // One request of the greatest size must fit, or it would wait for ever.
             shard_request_bytes: request_max_bytes.max(128 * 1024 * 1024),
             shard_response_bytes: 256 * 1024 * 1024,
+            shard_reply_bytes: 128 * 1024 * 1024,
             connections: config.max_connections,
             connection_files: usize::MAX,
             connections_per_ip: config.max_connections_per_ip,

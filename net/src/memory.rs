@@ -52,6 +52,11 @@ impl MemoryBudget {
         Some(permit.expect("the semaphore is never closed"))
     }
 
+    /// Whether somebody waits for some.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited.get() > 0
+    }
+
     /// Takes as many of the wanted bytes as there are, without waiting. Even with nothing left, `floor` is granted.
     pub(crate) fn grant(&self, wanted: usize, floor: usize) -> (usize, Lease) {
         let wanted = self.clamp(wanted) as usize;
@@ -86,7 +91,7 @@ impl RequestMemory {
 
     /// Whether somebody waits for memory of requests.
     pub(crate) fn is_awaited(&self) -> bool {
-        [&self.small, &self.medium, &self.large].iter().any(|budget| budget.awaited.get() > 0)
+        [&self.small, &self.medium, &self.large].iter().any(|budget| budget.is_awaited())
     }
 
     /// The budget of a request of this length.

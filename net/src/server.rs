@@ -16,7 +16,7 @@ use kaas_proto::types::ShardId;
 use kaas_proto::view::ClusterView;
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::activity;
+use crate::activity::{self, Pressed};
 use crate::close_reason::CloseReason;
 use crate::connection::Connection;
 use crate::context::{Client, ContextParts, ShardContext, now};
@@ -152,19 +152,25 @@ impl Running {
     async fn sweep(self: Rc<Self>) {
         let interval = activity::sweep_interval(&self.context.limits);
         loop {
-            let memory = &self.context.request_memory;
-            if memory.is_awaited() {
+            if self.pressed().any() {
                 glommio::timer::sleep(PRESSED_SWEEP_INTERVAL).await;
             } else {
                 future::or(glommio::timer::sleep(interval), self.context.pressed.notified()).await;
             }
-            let (now, pressed) = (now(), memory.is_awaited());
+            let (now, pressed) = (now(), self.pressed());
             tell(self.context.log_limit.take_ended(now));
             for connection in self.connections.borrow().values() {
                 if let Some(reason) = connection.activity.overdue(now, &self.context.limits, pressed) {
                     connection.close(reason);
                 }
             }
+        }
+    }
+
+    fn pressed(&self) -> Pressed {
+        Pressed {
+            requests: self.context.request_memory.is_awaited(),
+            replies: self.context.reply_memory.is_awaited(),
         }
     }
 

@@ -263,3 +263,41 @@ fn half_requests_do_not_keep_their_memory_while_others_wait() {
     assert_eq!(client.receive_produce(9, correlation_id).0, ErrorCode::None);
     assert!(closed(&broker, "half_request") >= 1.0);
 }
+
+/// Long answers wait for memory, and whoever reads none of its own is not waited for long.
+#[test]
+fn memory_for_responses_is_bounded() {
+    let one = |limits: &mut kaas_net::limits::Limits| limits.shard_reply_bytes = 1 << 20;
+    let broker = Broker::with(Options { shards: 1, ..limits(one) });
+    let named = |number: u32| MetadataRequestTopic {
+        name: Some(format!("{}{number}", "x".repeat(190)).into()),
+        ..Default::default()
+    };
+    let topics = Some((0..2000).map(named).collect());
+    let request = MetadataRequest { topics, allow_auto_topic_creation: false, ..Default::default() };
+    let frame = Frame::request(12, 1, None, &request).into_parts().concat();
+    // Until the broker does not take any more, which is behind what the kernel keeps of the answers.
+    let deaf = |_| {
+        let mut client = broker.client();
+        client.stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+        for _ in 0..200 {
+            if client.stream.write_all(&frame).is_err() {
+                break;
+            }
+        }
+        client
+    };
+    let deaf: Vec<Client> = (0..3).map(deaf).collect();
+    let bound = || broker.counted("kaas_net_bound_reached_total", "shard_reply_bytes");
+    eventually("the bound is reached", || bound() >= 1.0);
+    // Short answers do not wait, and long ones not as long as a slow client may take.
+    let begin = Instant::now();
+    let mut client = broker.client();
+    let correlation_id = client.send_produce(9, -1, TOPIC, &batch("x"));
+    assert_eq!(client.receive_produce(9, correlation_id).0, ErrorCode::None);
+    assert_eq!(client.call(12, &request).topics.len(), 2000);
+    eventually("those who do not read are closed", || closed(&broker, "slow_reader") >= 2.0);
+    assert!(begin.elapsed() < Duration::from_secs(20), "before the send timeout");
+    drop(deaf);
+    works(&broker);
+}
