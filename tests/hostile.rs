@@ -339,8 +339,12 @@ fn clients_that_never_read_long_descriptions_are_bounded() {
     };
     let joined = member.call(3, &join).unwrap();
     assert_eq!(joined.error_code, ErrorCode::None);
-    let sync =
-        SyncGroupRequest { group_id: "large".into(), generation_id: joined.generation_id, member_id: joined.member_id, ..Default::default() };
+    let sync = SyncGroupRequest {
+        group_id: "large".into(),
+        generation_id: joined.generation_id,
+        member_id: joined.member_id,
+        ..Default::default()
+    };
     assert_eq!(member.call(3, &sync).unwrap().error_code, ErrorCode::None);
     let before = broker.resident_bytes().unwrap();
     let describe = DescribeGroupsRequest { groups: vec!["large".into()], ..Default::default() };

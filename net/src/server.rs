@@ -168,10 +168,7 @@ impl Running {
     }
 
     fn pressed(&self) -> Pressed {
-        Pressed {
-            requests: self.context.request_memory.is_awaited(),
-            replies: self.context.reply_memory.is_awaited(),
-        }
+        Pressed { requests: self.context.request_memory.is_awaited(), replies: self.context.reply_memory.is_awaited() }
     }
 
     async fn stop(&self, grace: Deadline) {
