@@ -11,6 +11,9 @@ pub const MAX_TOPIC_NAME_LENGTH: usize = 249;
 /// names, to restore or to mirror a cluster for example.
 const INTERNAL: [&str; 3] = ["__consumer_offsets", "__transaction_state", "__share_group_state"];
 
+/// In Kafka this is not even a topic, but its controllers' own log: nobody may create one of this name.
+pub const CLUSTER_METADATA: &str = "__cluster_metadata";
+
 /// Whether Kafka's clients take a topic of this name for internal: hidden unless asked for, and not written to.
 #[must_use]
 pub fn is_internal(name: &str) -> bool {

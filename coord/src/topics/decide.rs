@@ -7,7 +7,7 @@ use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::config::topic::TopicConfig;
 use kaas_proto::control::{ConfigChange, NewTopic, TopicName, TopicRefusal};
 use kaas_proto::kafka::error_code::ErrorCode;
-use kaas_proto::topic_name;
+use kaas_proto::topic_name::{self, CLUSTER_METADATA};
 use kaas_proto::types::TopicId;
 use kaas_proto::view::{ClusterView, TopicView};
 
@@ -79,6 +79,10 @@ pub fn creation(
     new: &NewTopic,
 ) -> Result<(StoredTopic, TopicConfig), TopicRefusal> {
     topic_name::check(&new.name).map_err(|error| refusal(ErrorCode::InvalidTopicException, error.to_string()))?;
+    if &*new.name == CLUSTER_METADATA {
+        let message = format!("Creation of internal topic {CLUSTER_METADATA} is prohibited.");
+        return Err(refusal(ErrorCode::InvalidRequest, message));
+    }
     if view.topic(&new.name).is_some() {
         return Err(refusal(ErrorCode::TopicAlreadyExists, format!("topic '{}' already exists", new.name)));
     }

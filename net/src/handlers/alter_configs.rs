@@ -2,6 +2,8 @@
 //!
 //! Differences from Kafka: broker configurations can't be changed while the broker runs, and say so.
 
+use std::collections::HashSet;
+
 use kaas_proto::control::ConfigChange;
 use kaas_proto::kafka::ErrorCode;
 use kaas_proto::kafka::messages::alter_configs::{
@@ -35,6 +37,10 @@ impl Handle for AlterConfigsRequest {
 }
 
 fn change(resource: &AlterConfigsResource) -> Result<ConfigChange, Refusal> {
+    let mut seen = HashSet::new();
+    if let Some(twice) = resource.configs.iter().find(|config| !seen.insert(&config.name)) {
+        return Err(Refusal::new(ErrorCode::InvalidRequest, format!("{} appears twice", twice.name)));
+    }
     let settings = resource.configs.iter().map(|config| match &config.value {
         Some(value) => Ok((config.name.to_string(), value.to_string())),
         None => Err(Refusal::new(ErrorCode::InvalidRequest, format!("{} has no value", config.name))),

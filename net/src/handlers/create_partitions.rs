@@ -70,6 +70,9 @@ fn check(topic: &CreatePartitionsTopic, view: &ClusterView) -> Result<(), Refusa
     if assignments.len() != added {
         return invalid(format!("{added} partitions are added, {} are assigned", assignments.len()));
     }
+    if assignments.iter().any(|assignment| assignment.broker_ids.is_empty()) {
+        return invalid("each partition that is assigned needs brokers".to_owned());
+    }
     let brokers = assignments.iter().flat_map(|assignment| &assignment.broker_ids);
     match brokers.into_iter().find(|id| view.broker(**id).is_none()) {
         Some(unknown) => invalid(format!("there is no broker {unknown}")),

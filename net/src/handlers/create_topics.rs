@@ -17,7 +17,7 @@ use kaas_proto::kafka::messages::create_topics::{
     CreateTopicsResponse,
 };
 use kaas_proto::kafka::{ErrorCode, KafkaString};
-use kaas_proto::topic_name;
+use kaas_proto::topic_name::{self, CLUSTER_METADATA};
 use kaas_proto::view::ClusterView;
 
 use crate::context::{Call, Handle, admin_timeout};
@@ -61,6 +61,10 @@ impl Handle for CreateTopicsRequest {
 fn check(topic: &CreatableTopic, view: &ClusterView, call: &Call) -> Result<NewTopic, Refusal> {
     topic_name::check(&topic.name)
         .map_err(|error| Refusal::new(ErrorCode::InvalidTopicException, error.to_string()))?;
+    if &*topic.name == CLUSTER_METADATA {
+        let message = format!("Creation of internal topic {CLUSTER_METADATA} is prohibited.");
+        return Err(Refusal::new(ErrorCode::InvalidRequest, message));
+    }
     let partitions = if topic.assignments.is_empty() {
         check_counts(topic)?;
         topic.num_partitions

@@ -53,7 +53,8 @@ fn describe(
         Resource::Broker => config.entries(),
         Resource::AllBrokers => vec![],
     };
-    let keys = resource.configuration_keys.as_ref();
+    // Naming none is asking for all, as in Kafka.
+    let keys = resource.configuration_keys.as_ref().filter(|keys| !keys.is_empty());
     let wanted = |entry: &ConfigEntry| keys.is_none_or(|keys| keys.iter().any(|key| **key == *entry.definition.name));
     Ok(entries.into_iter().filter(wanted).map(|entry| result(entry, synonyms, documentation)).collect())
 }

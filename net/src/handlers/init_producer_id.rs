@@ -1,5 +1,5 @@
 //! InitProducerId 0–5: an identity for an idempotent producer, never given out before. An old identity that the client
-//! mentions (from version 3 on) is of no interest without a transactional id.
+//! mentions (from version 3 on) is of no interest without a transactional id; half of one is INVALID_REQUEST.
 //!
 //! Differences from Kafka: there are no transactions yet. A transactional id is refused with
 //! TRANSACTIONAL_ID_AUTHORIZATION_FAILED: the one code that makes all clients give up at once and say what it is about;
@@ -19,6 +19,9 @@ const ALLOCATOR: ShardId = ShardId(0);
 impl Handle for InitProducerIdRequest {
     async fn handle(self, call: &Call) -> InitProducerIdResponse {
         match &self.transactional_id {
+            None if (self.producer_id.0 == -1) != (self.producer_epoch.0 == -1) => {
+                return refused(ErrorCode::InvalidRequest);
+            }
             None => {}
             Some(id) if id.is_empty() => return refused(ErrorCode::InvalidRequest),
             Some(id) => {

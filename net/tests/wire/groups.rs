@@ -136,15 +136,30 @@ fn groups_of_all_shards_are_listed_and_described() {
     let deleted = client.call(2, &DeleteGroupsRequest { groups_names: vec!["group-3".into(), "group-4".into()] });
     assert_eq!(deleted.results.len(), 2);
     assert_eq!(client.call(5, &ListGroupsRequest::default()).groups.len(), 8);
+    let twice = client.call(2, &DeleteGroupsRequest { groups_names: vec!["group-6".into(), "group-6".into()] });
+    assert_eq!(twice.results.iter().map(|row| row.error_code).collect::<Vec<_>>(), [ErrorCode::None]);
 
     let topic = |name: &str| OffsetDeleteRequestTopic {
         name: name.into(),
-        partitions: vec![OffsetDeleteRequestPartition { partition_index: PartitionIndex(0) }],
+        partitions: [0, 99, -1]
+            .map(|index| OffsetDeleteRequestPartition { partition_index: PartitionIndex(index) })
+            .into(),
     };
     let request = OffsetDeleteRequest { group_id: "group-5".into(), topics: vec![topic(TOPIC), topic("missing")] };
     let response = client.call(0, &request);
-    assert_eq!(response.topics[0].partitions[0].error_code, ErrorCode::UnknownTopicOrPartition);
-    assert_eq!(client.call(5, &ListGroupsRequest::default()).groups.len(), 7);
+    let mut rows: Vec<_> = response
+        .topics
+        .iter()
+        .flat_map(|topic| topic.partitions.iter().map(|row| (&*topic.name, row.partition_index.0, row.error_code)))
+        .collect();
+    rows.sort_unstable_by_key(|row| (row.0 == TOPIC, row.1));
+    let unknown = ErrorCode::UnknownTopicOrPartition;
+    assert_eq!(
+        rows[..4],
+        [("missing", -1, unknown), ("missing", 0, unknown), ("missing", 99, unknown), (TOPIC, -1, unknown)]
+    );
+    assert_eq!(rows.last(), Some(&(TOPIC, 99, unknown)));
+    assert_eq!(client.call(5, &ListGroupsRequest::default()).groups.len(), 6);
 }
 
 /// D40.

@@ -81,4 +81,9 @@ fn internal_topics_are_shown_as_such_and_guarded() {
 
     let names = DeleteTopicsRequest { topic_names: vec![offsets.into()], timeout_ms: 10_000, ..Default::default() };
     assert_eq!(client.call(5, &names).responses[0].error_code, ErrorCode::None, "they can be deleted");
+
+    let request = CreateTopicsRequest { topics: vec![topic(&"__cluster_metadata")], ..Default::default() };
+    let refused = client.call(7, &request).topics.remove(0);
+    assert_eq!(refused.error_code, ErrorCode::InvalidRequest);
+    assert!(refused.error_message.unwrap().contains("prohibited"));
 }

@@ -187,4 +187,14 @@ fn producer_ids_are_given_out_once() {
     assert_eq!(response.error_code, ErrorCode::TransactionalIdAuthorizationFailed);
     assert_eq!((response.producer_id, response.producer_epoch), (ProducerId(-1), ProducerEpoch(-1)));
     assert_eq!(client.call(4, &transactional("")).error_code, ErrorCode::InvalidRequest);
+    let known = |id, epoch| InitProducerIdRequest {
+        producer_id: ProducerId(id),
+        producer_epoch: ProducerEpoch(epoch),
+        ..Default::default()
+    };
+    assert_eq!(client.call(4, &known(5, -1)).error_code, ErrorCode::InvalidRequest);
+    assert_eq!(client.call(4, &known(-1, 3)).error_code, ErrorCode::InvalidRequest);
+    let response = client.call(4, &known(5, 3));
+    assert_eq!((response.error_code, response.producer_epoch), (ErrorCode::None, ProducerEpoch(0)));
+    assert!(response.producer_id > last, "a new one all the same");
 }

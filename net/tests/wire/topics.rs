@@ -191,6 +191,11 @@ fn partitions_are_added() {
     assert_eq!(code(vec![grow(TOPIC, 5, Some(&[1, 2]))]), [ErrorCode::InvalidReplicaAssignment]);
     assert_eq!(code(vec![grow(TOPIC, 5, Some(&[77]))]), [ErrorCode::InvalidReplicaAssignment]);
     assert_eq!(code(vec![grow(TOPIC, 6, None), grow(TOPIC, 7, None)]), [ErrorCode::InvalidRequest]);
+    let nowhere = CreatePartitionsTopic {
+        assignments: Some(vec![CreatePartitionsAssignment { broker_ids: vec![] }]),
+        ..grow(TOPIC, 5, None)
+    };
+    assert_eq!(code(vec![nowhere]), [ErrorCode::InvalidReplicaAssignment]);
     assert_eq!(code(vec![grow(TOPIC, 6, Some(&[1, 2]))]), [ErrorCode::None]);
     assert_eq!(broker.view.borrow().topic(TOPIC).unwrap().partitions.len(), 6);
 }
@@ -234,6 +239,7 @@ fn configurations_are_described_in_full() {
     }
     let one = describe(&mut client, 4, TOPIC_TYPE, TOPIC, Some(&["segment.bytes", "no.such.key"]));
     assert_eq!(one.configs.iter().map(|config| &*config.name).collect::<Vec<_>>(), ["segment.bytes"]);
+    assert!(describe(&mut client, 4, TOPIC_TYPE, TOPIC, Some(&[])).configs.len() > 20, "none named: all");
     assert!(describe(&mut client, 4, BROKER_TYPE, "", None).configs.is_empty());
     for (kind, name, code) in [
         (TOPIC_TYPE, "missing", ErrorCode::UnknownTopicOrPartition),
@@ -297,6 +303,16 @@ fn topics_are_configured_anew_or_bit_by_bit() {
     assert_eq!(client.call(2, &request).responses[0].error_code, ErrorCode::None);
     assert_eq!(value(&mut client, "retention.ms").as_deref(), Some("6"));
     assert_eq!(value(&mut client, "cleanup.policy").as_deref(), Some("delete"), "it is not named, so it is reset");
+    let config =
+        |value: &str| alter_configs::AlterableConfig { name: "retention.ms".into(), value: Some(value.into()) };
+    let twice = alter_configs::AlterConfigsResource {
+        resource_type: TOPIC_TYPE,
+        resource_name: TOPIC.into(),
+        configs: vec![config("7"), config("8")],
+    };
+    let request = AlterConfigsRequest { resources: vec![twice], validate_only: false };
+    assert_eq!(client.call(2, &request).responses[0].error_code, ErrorCode::InvalidRequest);
+    assert_eq!(value(&mut client, "retention.ms").as_deref(), Some("6"));
 }
 
 type Alter<'a> = dyn FnMut(Vec<incremental_alter_configs::AlterConfigsResource>, bool) -> Vec<ErrorCode> + 'a;
