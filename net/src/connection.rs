@@ -10,7 +10,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Poll, ready};
 
@@ -77,7 +77,15 @@ impl Connection {
             self.ended.notified().await;
             self.verdict.take().expect("a reason comes before the end")
         };
-        future::or(verdict, future::or(self.read_requests(), self.write_responses())).await
+        let mut writing = pin!(self.write_responses());
+        let ended = async { (future::or(verdict, self.read_requests()).await, false) };
+        let written = async { (writing.as_mut().await, true) };
+        let (reason, is_written) = future::or(ended, written).await;
+        if !is_written {
+            // A client that is gone as soon as it has its response: what was sent is still counted.
+            future::poll_once(writing).await;
+        }
+        reason
     }
 
     async fn read_requests(&self) -> CloseReason {
