@@ -60,6 +60,55 @@ fn the_next_write_is_in_flight_during_the_ask_and_one_ask_covers_all_that_comple
 }
 
 #[test]
+fn large_batches_are_packed_during_a_write_and_recovered() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let config = topic_config(&[("segment.bytes", "1048576")]);
+        let broker = Broker::start(&env, 1);
+        broker.lead(0, None, &config).await;
+        let value = |n: usize| format!("{n:05}").repeat(10_000 + n);
+        let mut expected = Vec::new();
+        for round in 0..20 {
+            env.volume().hold(Operation::WriteAt);
+            // A large write, and behind it batches of all sizes: more than it makes room for, and more than a segment takes.
+            let sizes = [40_000, 1, 30_000, 7_000 + round, 100, 60_000, 3];
+            let mut answers = Vec::new();
+            for size in sizes {
+                let text = value(round)[..size.min(50_000)].to_owned();
+                answers.push(broker.begin_produce(0, RequiredAcks::All, batch(&env, &[&text, &text])));
+                expected.extend([text.clone(), text]);
+                settle(&env).await;
+            }
+            env.volume().release(Operation::WriteAt);
+            for answer in answers {
+                answer.await.unwrap().remove(0).unwrap();
+            }
+        }
+        assert!(broker.metric("kaas_log_commits_packed_ahead_total") >= 5);
+        assert!(broker.metric("kaas_log_segments_rolled_total") >= 3);
+        let reread = |broker: Broker<MemoryEnv>| {
+            let expected = expected.clone();
+            async move {
+                let mut read = Vec::new();
+                while read.len() < expected.len() {
+                    let more = broker.read(0, i64::try_from(read.len()).unwrap()).await;
+                    assert!(!more.is_empty() && more[0].0 == i64::try_from(read.len()).unwrap());
+                    read.extend(more.into_iter().map(|(_, value)| value));
+                }
+                assert!(read == expected);
+                broker
+            }
+        };
+        let broker = reread(broker).await;
+        drop(broker);
+        // What is on the volume is the same.
+        let broker = Broker::start(&env, 2);
+        broker.lead(0, None, &config).await;
+        reread(broker).await;
+    });
+}
+
+#[test]
 fn an_idle_partition_costs_nothing() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
