@@ -209,6 +209,7 @@ pub(crate) async fn run(
         own_address: Arc::clone(&options.heartbeat_address),
         tls: client_tls,
         leadership,
+        missed: election.missed,
         assignment: watcher.accepted(),
         status: Rc::clone(&status),
         outstanding: Box::new(move || outstanding.outstanding()),

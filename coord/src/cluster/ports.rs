@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kaas_proto::control::TopicRefusal;
 use kaas_proto::types::{BrokerId, TopicId};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 /// Requests that may wait for the sink before those who send more have to wait.
@@ -41,6 +41,8 @@ pub struct Election {
     pub leadership: watch::Receiver<Leadership>,
     /// Gives the Lease back, if this broker holds it, and takes part no longer. Answered when that is done, or has failed.
     pub resign: oneshot::Sender<oneshot::Sender<()>>,
+    /// To be told when the controller that `leadership` names does not answer: there may be another one.
+    pub missed: Arc<Notify>,
 }
 
 /// Who is the controller, as far as this broker knows.

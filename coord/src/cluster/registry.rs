@@ -6,6 +6,9 @@
 //! - it always counts itself in, unless it is leaving and another one may lead;
 //! - while it is not healthy itself, ill health of the others does not count: the volume is ill, not they.
 //!
+//! And one keeps planned moves short: as long as a new controller waits for brokers that were alive before, nobody joins. They have not
+//! heard of this controller yet, and would not hand over.
+//!
 //! A broker that was registered once stays registered: coordinator slots are divided by all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,6 +48,8 @@ struct Row {
     session: Option<Session>,
     /// Until when it is believed to be alive, although nothing was heard of it yet.
     presumed: Option<Instant>,
+    /// It did not lead anything when it came: it takes from others.
+    joins: bool,
 }
 
 /// Control thread, of the controller. Pure: the caller says what time it is.
@@ -74,10 +79,11 @@ impl Registry {
         let row = |broker: &RegisteredBroker| {
             let presumed = broker.health == BrokerHealth::Alive && ready.is_none_or(|ready| ready.contains(&broker.id));
             let wait = if former_controller == Some(broker.id) { FORMER_CONTROLLER_WAIT } else { BOOTSTRAP_WAIT };
-            (broker.id, Row { broker: broker.clone(), session: None, presumed: presumed.then(|| now + wait) })
+            let presumed = presumed.then(|| now + wait);
+            (broker.id, Row { broker: broker.clone(), session: None, presumed, joins: false })
         };
         let mut rows: BTreeMap<BrokerId, Row> = former.iter().map(row).collect();
-        rows.insert(controller, Row { broker: own, session: None, presumed: None });
+        rows.insert(controller, Row { broker: own, session: None, presumed: None, joins: false });
         Self { controller, rows, checked: now }
     }
 
@@ -85,7 +91,9 @@ impl Registry {
     pub fn connect(&mut self, session: SessionId, broker: RegisteredBroker, now: Instant) {
         let session = Session { id: session, heard: now, healthy: false, draining: false };
         let presumed = Some(now + SESSION_TIMEOUT);
-        self.rows.insert(broker.id, Row { broker, session: Some(session), presumed });
+        let was_alive = |row: &Row| row.broker.id == self.controller || row.session.is_some() || row.presumed.is_some();
+        let joins = self.rows.get(&broker.id).is_none_or(|row| row.joins || !was_alive(row));
+        self.rows.insert(broker.id, Row { broker, session: Some(session), presumed, joins });
     }
 
     /// A message of a session. Says whether the session counts: it does not once the broker has begun another one.
@@ -136,7 +144,9 @@ impl Registry {
         // Before its first message it has said nothing against itself.
         let controller_ill = own.is_some_and(|session| !session.healthy)
             && self.rows.get(&self.controller).is_some_and(|row| row.presumed.is_none());
+        let some_are_awaited = self.rows.values().any(|row| row.session.is_none() && row.presumed.is_some());
         let may_lead = |row: &Row| match row.session {
+            _ if row.joins && some_are_awaited => false,
             _ if row.presumed.is_some() && row.session.is_none_or(|session| !session.draining) => true,
             Some(session) => (session.healthy || controller_ill) && !session.draining,
             None => false,
@@ -311,6 +321,34 @@ mod tests {
         }
         assert_eq!(registry.candidates(), ids(&[1, 2]), "3 did not come");
         assert_eq!(health(&registry).len(), 4);
+    }
+
+    #[test]
+    fn nobody_joins_while_those_who_would_hand_over_are_awaited() {
+        let now = Instant::now();
+        let former = [alive(1), alive(2), broker(3, 1, BrokerHealth::Draining), broker(4, 1, BrokerHealth::Alive)];
+        let start = || Registry::new(alive(1), &former, None, None, now);
+        let come = |registry: &mut Registry, id, session| {
+            registry.connect(session, broker(id, 8, BrokerHealth::Dead), now);
+            assert!(registry.heard(BrokerId(id), session, true, false, now));
+        };
+        let mut registry = start();
+        come(&mut registry, 3, THREE);
+        assert_eq!(registry.candidates(), ids(&[1, 2, 4]), "2 and 4 have not heard of this controller");
+        come(&mut registry, 4, SessionId(40));
+        assert_eq!(registry.candidates(), ids(&[1, 2, 4]), "another life of 4 has its place");
+        come(&mut registry, 2, TWO);
+        assert_eq!(registry.candidates(), ids(&[1, 2, 3, 4]));
+        registry.disconnect(BrokerId(2), TWO);
+        assert_eq!(registry.candidates(), ids(&[1, 3, 4]), "who has been there is not awaited any more");
+
+        let mut registry = start();
+        come(&mut registry, 3, THREE);
+        registry.heard(BrokerId(3), THREE, true, false, now + BOOTSTRAP_WAIT);
+        registry.expire(now + BOOTSTRAP_WAIT / 2);
+        assert_eq!(registry.candidates(), ids(&[1, 2, 4]));
+        registry.expire(now + BOOTSTRAP_WAIT);
+        assert_eq!(registry.candidates(), ids(&[1, 3]), "they do not come");
     }
 
     #[test]

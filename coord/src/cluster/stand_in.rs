@@ -15,7 +15,7 @@ use kaas_proto::kafka::error_code::ErrorCode;
 use kaas_proto::types::{BrokerId, Incarnation, TopicId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep};
 
 use super::ports::{
@@ -69,14 +69,19 @@ pub fn start(directory: &Path, broker: BrokerId, incarnation: Incarnation, heart
     let holder = Holder { broker: broker.0, incarnation, heartbeat: heartbeat.to_owned() };
     let (publish, leadership) = watch::channel(Leadership::Unknown);
     let (resign, resigning) = oneshot::channel();
-    tokio::spawn(elect(directory.clone(), holder, publish, resigning));
+    let missed = Arc::new(Notify::new());
+    tokio::spawn(elect(directory.clone(), holder, publish, resigning, Arc::clone(&missed)));
     let (publish, desired) = watch::channel(None);
     tokio::spawn(poll_topics(directory.clone(), publish));
     let (requests, received) = mpsc::channel(TOPIC_REQUEST_QUEUE_LENGTH);
     tokio::spawn(serve_requests(directory, received));
     // No one looks at it without Kubernetes: nothing is known of endpoints.
     let (_, ready_endpoints) = watch::channel(None);
-    Ok(Ports { election: Election { leadership, resign }, topics: Topics { desired, requests }, ready_endpoints })
+    Ok(Ports {
+        election: Election { leadership, resign, missed },
+        topics: Topics { desired, requests },
+        ready_endpoints,
+    })
 }
 
 async fn elect(
@@ -84,6 +89,7 @@ async fn elect(
     own: Holder,
     publish: watch::Sender<Leadership>,
     mut resigning: oneshot::Receiver<oneshot::Sender<()>>,
+    missed: Arc<Notify>,
 ) {
     loop {
         let began = Instant::now();
@@ -99,6 +105,7 @@ async fn elect(
         }
         tokio::select! {
             () = sleep(RENEW) => {}
+            () = missed.notified() => {}
             asked = &mut resigning => {
                 let Ok(done) = asked else { return };
                 publish.send_replace(Leadership::Unknown);

@@ -1,8 +1,10 @@
 //! Takes part in the election: carries out what [`election`](super::election) says, and tells the broker who the
 //! controller is.
 
+use std::sync::Arc;
+
 use kaas_proto::types::BrokerId;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::api_error::ApiError;
@@ -23,9 +25,10 @@ pub fn start(store: LeaseStore, me: Holder, timings: Timings, floor: EpochFloor)
     let (resign, resigning) = oneshot::channel();
     let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
     let election = Election::new(me, timings, seed, Instant::now());
-    let candidate = Candidate { election, store, floor, leadership, timings };
+    let missed = Arc::new(Notify::new());
+    let candidate = Candidate { election, store, floor, leadership, timings, missed: Arc::clone(&missed) };
     tokio::spawn(candidate.run(resigning));
-    ports::Election { leadership: receiver, resign }
+    ports::Election { leadership: receiver, resign, missed }
 }
 
 /// `kaas-3` is broker 3: a pod of a StatefulSet is named for its ordinal.
@@ -42,6 +45,7 @@ struct Candidate {
     floor: EpochFloor,
     leadership: watch::Sender<Leadership>,
     timings: Timings,
+    missed: Arc<Notify>,
 }
 
 impl Candidate {
@@ -59,6 +63,7 @@ impl Candidate {
             tokio::select! {
                 () = sleep_until(at) => self.step().await,
                 () = until(self.election.changes_at(now)) => {}
+                () = self.missed.notified() => self.election.hurry(Instant::now()),
                 asked = &mut resigning, if resigned.is_none() => match asked {
                     Ok(done) => {
                         self.election.resign();

@@ -56,6 +56,9 @@ impl Timings {
 /// A Lease that says longer than this is believed this long only: a typing error must not end elections for a day.
 const LONGEST_LEASE: Duration = Duration::from_secs(120);
 
+/// A look that is wanted soon comes after this part of the usual pause.
+const HURRY: u32 = 5;
+
 /// One life of one broker process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
@@ -152,6 +155,8 @@ pub struct Election {
     resigning: bool,
     resigned: bool,
     next_at: Instant,
+    /// When the last answer came.
+    answered_at: Instant,
     failures: u32,
     jitter: Jitter,
 }
@@ -174,6 +179,7 @@ impl Election {
             resigning: false,
             resigned: false,
             next_at: now,
+            answered_at: now,
             failures: 0,
             jitter: Jitter(seed | 1),
         }
@@ -243,6 +249,7 @@ impl Election {
             // A write that was carried out after all shows as a conflict when it is tried again.
             Answer::Failed => self.absent = false,
         }
+        self.answered_at = now;
         self.failures = if failed { self.failures.saturating_add(1) } else { 0 };
         if self.resigning {
             self.holding = None;
@@ -301,6 +308,15 @@ impl Election {
                     period.min(until.saturating_add(spread))
                 }
             },
+        }
+    }
+
+    /// The controller that the Lease named does not answer: it may name another one by now, or nobody. Looks sooner, but not much more
+    /// often than ever, and never while the API server does not answer either.
+    pub fn hurry(&mut self, now: Instant) {
+        if self.failures == 0 && self.holding.is_none() && !self.resigning {
+            let soonest = self.answered_at + self.timings.retry_period / HURRY;
+            self.next_at = self.next_at.min(soonest.max(now));
         }
     }
 

@@ -409,3 +409,28 @@ mod races {
         }
     }
 }
+
+#[test]
+fn whoever_misses_the_controller_looks_sooner() {
+    let mut script = Script::new("kaas-1");
+    let held = record("5", Some("kaas-0"), 3);
+    script.step(&Action::Look, Answer::Present(held.clone()));
+    script.election.hurry(script.now);
+    script.election.hurry(script.now);
+    assert_eq!(script.step(&Action::Look, Answer::Present(held.clone())), MS(200));
+    script.now += MS(500);
+    script.election.hurry(script.now);
+    assert_eq!(script.step(&Action::Look, Answer::Present(held.clone())), MS(0), "long enough after the last one");
+    // It has not expired: nobody claims it for that.
+    assert!(matches!(script.standing(), Standing::Follower { .. }));
+    script.step(&Action::Look, Answer::Failed);
+    script.election.hurry(script.now);
+    assert!(script.step(&Action::Look, Answer::Failed) >= MS(800), "the API server is not pressed");
+    // Given back meanwhile: claimed at once.
+    let released = record("6", None, 3);
+    script.step(&Action::Look, Answer::Present(released));
+    let mine = record("7", Some("kaas-1"), 4);
+    assert_eq!(script.step(&claim("6", 4, true), Answer::Present(mine.clone())), MS(0));
+    script.election.hurry(script.now);
+    assert!(script.step(&claim("7", 4, false), Answer::Present(mine)) >= MS(800), "a holder renews as ever");
+}

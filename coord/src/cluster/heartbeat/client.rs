@@ -169,6 +169,8 @@ pub struct Client {
     pub own_address: Arc<str>,
     pub tls: Option<ClientTls>,
     pub leadership: watch::Receiver<Leadership>,
+    /// Told when the controller does not answer.
+    pub missed: Arc<Notify>,
     /// The assignment that this broker follows.
     pub assignment: watch::Receiver<Option<Arc<Assignment>>>,
     pub status: Rc<Status>,
@@ -208,6 +210,9 @@ impl Client {
                 () = self.moved(Some(&address)) => None,
             };
             self.status.end_session();
+            if ended.is_some() {
+                self.missed.notify_one();
+            }
             if let Some(ended) = ended.filter(|ended| *ended != complaint) {
                 tracing::warn!(controller = &*address, "the session with the controller has ended: {ended}");
                 complaint = ended;

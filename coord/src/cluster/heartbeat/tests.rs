@@ -77,6 +77,7 @@ async fn both(cluster_id: &str, known: Known) -> Both {
         own_address: "127.0.0.1:1".into(),
         tls: None,
         leadership,
+        missed: Default::default(),
         assignment,
         status: Rc::clone(&status),
         outstanding: Box::new(|| vec![slot_report(What::Leads)]),

@@ -77,6 +77,7 @@ impl Server {
             own_address,
             tls: client_tls,
             leadership,
+            missed: Default::default(),
             assignment: watch::channel(None).1,
             status: Rc::new(Status::default()),
             outstanding: Box::new(Vec::new),
