@@ -116,6 +116,7 @@ counters! {
     takeovers: Counter "kaas_partition_takeovers_total", "Takeovers that ended in leading.";
     takeover_failures: Counter "kaas_partition_takeover_failures_total", "Takeovers that failed.";
     superseded: Counter "kaas_partition_superseded_total", "Partitions found to have a leader with a higher epoch.";
+    farewells_cut_short: Counter "kaas_partition_farewells_cut_short_total", "Partitions closed without persisting what they knew because the volume hung.";
     recovered_bytes: Counter "kaas_partition_recovered_bytes_total", "Bytes that recovery read and verified.";
     watchers_displaced: Counter "kaas_watchers_displaced_total", "Long polls that ended early because too many waited.";
     producers_displaced: Counter "kaas_partition_producers_displaced_total", "Idempotent producers forgotten before they expired because a partition had too many.";

@@ -26,7 +26,6 @@ use super::commit::{Commit, Packing, QueuedBatch, Stamp};
 use super::context::{FileOf, MAX_QUEUED_BYTES_OF_SHARD};
 use super::last_append::LastAppend;
 use super::led_log::{self, EndOfLog, LedLog, LogPosition, WriteHead};
-use super::persist;
 use super::segment::{OpenSegment, Segment};
 use crate::env::{BLOCK_BYTES, Env, OpenMode, TaskClass, Volume, VolumeFile, is_gone};
 use crate::format::fence::{Fence, RevokedBy};
@@ -308,9 +307,7 @@ impl<E: Env> LedLog<E> {
     /// Makes the index of an own segment durable. A failure costs a later reader a scan, nothing else.
     pub(crate) async fn write_index(&self, name: SegmentName, open: &OpenSegment<FileOf<E>>) {
         let content = open.index.borrow().encode();
-        if let Err(error) =
-            persist::replace(&self.context.env, &self.directory, PartitionFile::Index(name), content).await
-        {
+        if let Err(error) = self.replace(PartitionFile::Index(name), content).await {
             debug!(directory = %self.directory.display(), segment = %name, %error, "the index was not written");
         }
     }

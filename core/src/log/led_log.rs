@@ -23,14 +23,17 @@ use tokio::sync::Notify;
 
 use super::append_queue::AppendQueue;
 use super::context::{FileOf, LogContext};
+use super::persist::{self, ReplaceError};
 use super::read_ahead::Hints;
 use super::segment::{OpenSegment, Segment, index_interval};
 use super::tail_cache::LogId;
 use crate::env::{Env, MonotonicTime, is_gone};
+use crate::format::partition_file::PartitionFile;
 use crate::format::segment_name::SegmentName;
 use crate::partition::error::{AppendError, NotLeading};
 
-/// A write or an ask that takes longer makes appends fail fast until it returns.
+/// A write, an ask, or a file of the own epoch that takes longer makes appends fail fast until it returns: more must not be appended than
+/// a checkpoint can keep up with.
 pub const STALL_LIMIT: Duration = Duration::from_secs(30);
 
 /// Why nothing more is written under an epoch.
@@ -210,6 +213,8 @@ pub struct LedLog<E: Env> {
     pub(super) asking: Cell<bool>,
     pub(super) write_began: Cell<Option<MonotonicTime>>,
     pub(super) ask_began: Cell<Option<MonotonicTime>>,
+    /// When the oldest of the own files that are being replaced was begun, and how many there are.
+    replacing: Cell<Option<(MonotonicTime, u32)>>,
     stalled: Cell<bool>,
     settings: Cell<LogSettings>,
     end: RefCell<Option<EndOfLog>>,
@@ -246,6 +251,7 @@ impl<E: Env> LedLog<E> {
             asking: Cell::new(false),
             write_began: Cell::new(None),
             ask_began: Cell::new(None),
+            replacing: Cell::new(None),
             stalled: Cell::new(false),
             settings: Cell::new(settings),
             end: RefCell::default(),
@@ -471,7 +477,8 @@ impl<E: Env> LedLog<E> {
         let hangs = |began: Option<MonotonicTime>| {
             began.is_some_and(|began| Duration::from_nanos(now.0.saturating_sub(began.0)) >= STALL_LIMIT)
         };
-        if !self.stalled.get() && !self.has_ended() && (hangs(self.write_began.get()) || hangs(self.ask_began.get())) {
+        let began = [self.write_began.get(), self.ask_began.get(), self.replacing.get().map(|(began, _)| began)];
+        if !self.stalled.get() && !self.has_ended() && began.into_iter().any(hangs) {
             self.stalled.set(true);
             self.context.counters.stalls.add(1);
             if let Some(observer) = self.observer() {
@@ -480,14 +487,43 @@ impl<E: Env> LedLog<E> {
         }
     }
 
+    /// Replaces a file of the own epoch. While that hangs for too long, the log is stalled.
+    ///
+    /// # Errors
+    /// Those of [`persist::try_replace`].
+    pub(crate) async fn replace(&self, file: PartitionFile, content: Vec<u8>) -> Result<(), ReplaceError> {
+        let (began, others) = self.replacing.get().unwrap_or((self.context.env.now(), 0));
+        self.replacing.set(Some((began, others + 1)));
+        // Also when whoever waits gives up.
+        let _under_way = UnderWay(self);
+        persist::try_replace(&self.context.env, &self.directory, file, content).await
+    }
+
+    fn replaced(&self) {
+        self.replacing
+            .set(self.replacing.get().filter(|&(_, count)| count > 1).map(|(began, count)| (began, count - 1)));
+        self.came_back();
+    }
+
     /// A call came back.
     pub(super) fn came_back(&self) {
-        if self.stalled.get() && self.write_began.get().is_none() && self.ask_began.get().is_none() {
+        let nothing_is_under_way =
+            self.write_began.get().is_none() && self.ask_began.get().is_none() && self.replacing.get().is_none();
+        if self.stalled.get() && nothing_is_under_way {
             self.stalled.set(false);
             if let Some(observer) = self.observer().filter(|_| !self.has_ended()) {
                 observer.stalled(false);
             }
         }
+    }
+}
+
+/// A file of a log that is being replaced.
+struct UnderWay<'a, E: Env>(&'a LedLog<E>);
+
+impl<E: Env> Drop for UnderWay<'_, E> {
+    fn drop(&mut self) {
+        self.0.replaced();
     }
 }
 

@@ -23,7 +23,6 @@ use crate::env::{Env, TaskClass};
 use crate::format::checkpoint::Checkpoint;
 use crate::format::partition_file::PartitionFile;
 use crate::log::led_log::{EndOfLog, LogPosition};
-use crate::log::persist;
 
 /// Bytes of log between two captures, unless somebody says otherwise: half of what recovery may read.
 pub const CHECKPOINT_BYTES: u64 = 32 << 20;
@@ -116,11 +115,11 @@ impl<E: Env> Leader<E> {
         if self.log().has_ended() || !self.write_snapshot(&pending.captured).await? {
             return Ok(());
         }
-        let (env, directory, epoch) = (self.context.env(), self.log().directory(), self.epoch());
+        let file = PartitionFile::Checkpoint(self.epoch());
         self.log().write_index_of_head().await;
         let LogPosition { segment, position, offset } = pending.position;
         let checkpoint = Checkpoint { segment, position, offset, high_watermark: self.log().high_watermark() };
-        persist::replace(env, directory, PartitionFile::Checkpoint(epoch), checkpoint.encode()).await
+        Ok(self.log().replace(file, checkpoint.encode()).await?)
     }
 
     /// Replaces the snapshot. False if a newer one is there already, or if it speaks of transactions that were forgotten

@@ -17,7 +17,7 @@
 //! | `Leading`, `Stalled`, `Draining` | `Failed` | a write or an ask failed |
 //! | `Leading`, `Stalled`, `Draining` | `Superseded` | somebody has a higher epoch |
 //! | `Leading`, `Stalled` | `Closed` | abandon |
-//! | `Draining` | `Closed` | drained and persisted, or a newer command can't wait |
+//! | `Draining` | `Closed` | drained and persisted, or a newer command can't wait, or the volume hangs |
 //! | `Failed` | `Fencing` | another try, at a higher epoch |
 //! | `Failed` | `Superseded` | somebody has a higher epoch |
 //! | `Superseded` | `Fencing` | a newer takeover |
@@ -40,7 +40,7 @@ pub enum State {
     Asking,
     /// Appends and reads.
     Leading,
-    /// Leads, but a write or an ask has been hanging for too long: appends fail fast, reads go on. Heals by itself.
+    /// Leads, but a write, an ask or a file of its own has been hanging for too long: appends fail fast, reads go on. Heals by itself.
     Stalled,
     /// Accepts nothing more, waits for what is under way, persists, closes. Reads go on until then.
     Draining,

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures_lite::future;
 use kaas_proto::types::Offset;
@@ -14,17 +15,28 @@ use super::leader::Leader;
 use crate::env::{Env, Volume, is_gone};
 use crate::format::manifest::Manifest;
 use crate::format::partition_file::PartitionFile;
-use crate::log::led_log::EndOfLog;
-use crate::log::persist::{self, ReplaceError};
+use crate::log::led_log::{EndOfLog, STALL_LIMIT};
+use crate::log::persist::ReplaceError;
+
+/// How long a partition that is handed over waits for its writes, and to persist what it knows.
+const FAREWELL_LIMIT: Duration = STALL_LIMIT;
 
 impl<E: Env> Leader<E> {
     /// Stops accepting, waits until everything queued is acknowledged, persists and closes. A leader that was superseded,
     /// or whose epoch ended by a failure, writes nothing and closes.
     ///
-    /// `interrupted` completes when a newer command makes all of this pointless.
+    /// `interrupted` completes when a newer command makes all of this pointless. A volume that hangs does so too: the next leader
+    /// recovers as after a crash, and what is under way may land then, under names of this epoch.
     pub(super) async fn relinquish(self: &Rc<Self>, interrupted: impl Future<Output = ()>) {
         self.stop_accepting();
-        future::or(self.hand_over(), interrupted).await;
+        let patience = async {
+            self.context.env().sleep(FAREWELL_LIMIT).await;
+            self.context.log.counters.farewells_cut_short.add(1);
+            if self.context.log.may_log("relinquish_failed") {
+                warn!(directory = %self.log().directory().display(), "relinquishing without persisting: the volume hangs");
+            }
+        };
+        future::or(self.hand_over(), future::or(interrupted, patience)).await;
         self.close();
     }
 
@@ -69,8 +81,7 @@ impl<E: Env> Leader<E> {
     /// Replaces a file of the own epoch that the next leader relies on. If it may be replaced later, over what is written
     /// then, the epoch is over: nothing more is written under it.
     pub(super) async fn replace_own(&self, file: PartitionFile, content: Vec<u8>) -> io::Result<()> {
-        let (env, directory) = (self.context.env(), self.log().directory());
-        match persist::try_replace(env, directory, file, content).await {
+        match self.log().replace(file, content).await {
             Ok(()) => Ok(()),
             Err(ReplaceError::NotReplaced(error)) => Err(error),
             Err(ReplaceError::Unknown(error)) => {

@@ -17,6 +17,7 @@ mod files;
 mod gone;
 mod groups;
 mod handles;
+mod hanging;
 mod harness;
 mod interrupting;
 mod random;
