@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use kaas_bench::broker::{Broker, BrokerOptions, wait_until};
 use kaas_bench::client::Client;
+use kaas_bench::cluster::Cluster;
 use kaas_proto::kafka::ErrorCode;
+use kaas_proto::kafka::messages::InitProducerIdRequest;
 use kaas_proto::record::{BatchBuilder, Batches, RecordSet};
 use kaas_proto::types::{Offset, ProducerEpoch, ProducerId, TimestampMs};
 
@@ -43,10 +45,15 @@ impl Damage {
             Self::Gone => fs::remove_file(path).unwrap(),
             Self::Directory => {
                 fs::remove_file(path).unwrap();
-                fs::create_dir(path).unwrap();
-                fs::write(path.join("inside"), FOREIGN).unwrap();
+                self.make(path);
             }
         }
+    }
+
+    /// A directory with something in it.
+    fn make(self, path: &Path) {
+        fs::create_dir_all(path).unwrap();
+        fs::write(path.join("inside"), FOREIGN).unwrap();
     }
 
     fn is_untouched(self, path: &Path) -> bool {
@@ -231,4 +238,94 @@ fn a_directory_with_damage_everywhere_is_served_as_far_as_it_can_be() {
         assert_eq!(fs::read(root.join(path)).unwrap(), FOREIGN, "{path}");
     }
     assert!(root.join("lost+found").is_dir());
+}
+
+/// The directories of the broker's own, each replaced by a file, and then holding directories where files should be.
+#[test]
+fn own_directories_that_are_something_else_cost_what_would_be_in_them() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let root = directory.path();
+    let cluster = root.join("__cluster");
+    let names = ["producer-ids", "reserve", "clocks", "controller-epochs"];
+    let broker = Broker::start(&options(root)).unwrap();
+    broker.wait_ready().unwrap();
+    let mut client = Client::connect(broker.kafka()).unwrap();
+    client.create_topic("t", 1, &[("retention.ms", "-1")]).unwrap();
+    assert!(broker.stop().unwrap().success());
+    let record = |value: &[u8]| BatchBuilder::new().record(TimestampMs(1_700_000_000_000), None, Some(value)).build();
+
+    for name in names {
+        let path = cluster.join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::write(&path, FOREIGN).unwrap();
+    }
+    fs::remove_dir_all(cluster.join("coordinators/07")).unwrap();
+    fs::write(cluster.join("coordinators/07"), FOREIGN).unwrap();
+    let broker = Broker::start(&options(root)).unwrap();
+    let mut client = Client::connect(broker.kafka()).unwrap();
+    client.wait_for_leaders("t", 1).unwrap();
+    assert_eq!(client.produce("t", 0, record(b"first")).unwrap(), Offset(0));
+    let says = |name: &str| broker.log_lines().iter().any(|line| line.contains(name));
+    for name in ["producer-ids", "reserve", "coordinators/07"] {
+        wait_until("the broker says what is wrong", || Ok(says(name))).unwrap();
+    }
+    let init = InitProducerIdRequest { transaction_timeout_ms: 1000, ..InitProducerIdRequest::default() };
+    assert_eq!(client.call(2, &init).unwrap().error_code, ErrorCode::CoordinatorNotAvailable);
+    assert!(broker.stop().unwrap().success());
+    for name in names.into_iter().chain(["coordinators/07"]) {
+        assert_eq!(fs::read(cluster.join(name)).unwrap(), FOREIGN, "{name}");
+        fs::remove_file(cluster.join(name)).unwrap();
+    }
+
+    let inside =
+        ["producer-ids/0000000000000000", "producer-ids/other", "reserve/1", "clocks/1", "controller-epochs/00000001"];
+    for name in inside {
+        Damage::Directory.make(&cluster.join(name));
+    }
+    let broker = Broker::start(&options(root)).unwrap();
+    broker.wait_ready().unwrap();
+    let mut client = Client::connect(broker.kafka()).unwrap();
+    client.wait_for_leaders("t", 1).unwrap();
+    assert_eq!(client.produce("t", 0, record(b"second")).unwrap(), Offset(1));
+    // A name that is taken is passed over.
+    let answer = client.call(2, &init).unwrap();
+    assert_eq!((answer.error_code, answer.producer_id), (ErrorCode::None, ProducerId(1000)));
+    for name in ["reserve/1", "clocks/1"] {
+        wait_until("the broker says what is wrong", || Ok(broker.log_lines().iter().any(|line| line.contains(name))))
+            .unwrap();
+    }
+    assert!(broker.stop().unwrap().success());
+    for name in inside {
+        assert!(Damage::Directory.is_untouched(&cluster.join(name)), "{name}");
+    }
+}
+
+/// Without a place for controller epochs nobody can become the controller; whoever leads goes on.
+#[test]
+fn a_cluster_without_a_place_for_controller_epochs_serves_what_it_led() {
+    let binary = Path::new(env!("CARGO_BIN_EXE_kaas"));
+    let mut cluster = Cluster::start(binary, Path::new(env!("CARGO_TARGET_TMPDIR")), 2).unwrap();
+    let path = cluster.volume().join("__cluster/controller-epochs");
+    let mut client = Client::connect(cluster.brokers[&0].kafka()).unwrap();
+    client.create_topic("t", 2, &[]).unwrap();
+    cluster.wait_until_even(2).unwrap();
+    fs::remove_dir_all(&path).unwrap();
+    fs::write(&path, FOREIGN).unwrap();
+    let (controller, follower) = (cluster.controller().unwrap(), cluster.follower().unwrap());
+    let assignment = cluster.assignment().unwrap();
+    let led = assignment.partitions.iter().find(|row| row.leader.0 == follower).unwrap().partition.0;
+    cluster.kill(controller).unwrap();
+    let says = |cluster: &Cluster| {
+        let lines = cluster.brokers[&follower].log_lines();
+        Ok(lines.iter().any(|line| line.contains("controller-epochs")))
+    };
+    wait_until("the other one says why it can't be the controller", || says(&cluster)).unwrap();
+    let batch = || BatchBuilder::new().record(TimestampMs(1_700_000_000_000), None, Some(b"value")).build();
+    let mut client = Client::connect(cluster.brokers[&follower].kafka()).unwrap();
+    assert_eq!(client.produce("t", led, batch()).unwrap(), Offset(0));
+    assert_eq!(fs::read(&path).unwrap(), FOREIGN);
+    // With the place back, it leads everything.
+    fs::remove_file(&path).unwrap();
+    cluster.wait_until_even(1).unwrap();
+    assert_eq!(client.produce("t", led, batch()).unwrap(), Offset(1));
 }

@@ -2,13 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kaas_bench::broker::{Broker, BrokerOptions, wait_until};
 use kaas_bench::client::Client;
+use kaas_bench::cluster::Cluster;
+use kaas_bench::tester::Tester;
+use kaas_proto::control::PartitionKey;
 use kaas_proto::kafka::messages::DeleteTopicsRequest;
+use kaas_proto::layout::{partition_directory, slot_directory};
 use kaas_proto::record::BatchBuilder;
 use kaas_proto::types::TimestampMs;
 
@@ -106,4 +110,58 @@ fn a_broker_holds_handles_of_what_it_leads_only() {
     assert!(!first.wait().unwrap().success());
     wait_for_open(&second, &kept, &[("fence", led)]);
     assert!(second.stop().unwrap().success());
+}
+
+/// The directories of partitions and slots in which a process has files open.
+fn open_directories(process: u32, root: &Path) -> BTreeSet<PathBuf> {
+    let entries = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let targets = entries.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+    // Of a directory that was synced nothing is kept.
+    let files = targets.filter(|target| target.starts_with(root) && !target.is_dir());
+    files.filter_map(|file| Some(file.parent()?.strip_prefix(root).ok()?.to_owned())).collect()
+}
+
+/// What the assignment gives to a broker.
+fn led_directories(cluster: &Cluster, broker: i32) -> BTreeSet<PathBuf> {
+    let assignment = cluster.assignment().unwrap();
+    let partitions = assignment.partitions.iter().filter(|row| row.leader.0 == broker);
+    let slots = assignment.consumer_groups.iter().filter(|row| row.leader.0 == broker);
+    let directory = |topic: &str, topic_id, partition| partition_directory(topic, PartitionKey { topic_id, partition });
+    let led = partitions.map(|row| directory(&row.topic, row.topic_id, row.partition));
+    led.chain(slots.map(|row| slot_directory(row.slot))).collect()
+}
+
+#[test]
+fn brokers_of_a_cluster_hold_handles_of_what_each_leads_only() {
+    const PARTITIONS: i32 = 60;
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let mut cluster = Cluster::start(Path::new(env!("CARGO_BIN_EXE_kaas")), directory, 3).unwrap();
+    let root = cluster.volume().canonicalize().unwrap();
+    let mut client = Client::connect(cluster.brokers[&0].kafka()).unwrap();
+    client.create_topic("t", PARTITIONS, &[]).unwrap();
+    cluster.wait_until_even(3).unwrap();
+    let mut tester = Tester::new(&cluster, "t");
+    (0..PARTITIONS).for_each(|partition| tester.produce_to(partition).unwrap());
+    let hold_what_they_lead = |cluster: &Cluster| {
+        for (&id, broker) in &cluster.brokers {
+            let (mut open, mut led) = (BTreeSet::new(), BTreeSet::new());
+            let waited = wait_until("what is open is what is led", || {
+                (open, led) = (open_directories(broker.process_id(), &root), led_directories(cluster, id));
+                Ok(open == led && !led.is_empty())
+            });
+            let differ: Vec<_> = open.symmetric_difference(&led).collect();
+            assert!(waited.is_ok(), "broker {id} leads {}, has open {}: {differ:?}", led.len(), open.len());
+        }
+    };
+    hold_what_they_lead(&cluster);
+    let before: usize = (0..3).map(|id| led_directories(&cluster, id).len()).sum();
+    assert_eq!(before, usize::try_from(PARTITIONS).unwrap() + 50, "a part of it each");
+    // One goes and comes back: the others take its part, and give it back.
+    let follower = cluster.follower().unwrap();
+    cluster.stop(follower).unwrap();
+    cluster.wait_until_even(2).unwrap();
+    hold_what_they_lead(&cluster);
+    cluster.add(follower).unwrap();
+    cluster.wait_until_even(3).unwrap();
+    hold_what_they_lead(&cluster);
 }

@@ -72,7 +72,8 @@ pub struct TopicDirectory {
 }
 
 impl TopicDirectory {
-    /// Makes what every volume has: `__cluster` and the directories of the coordinator slots.
+    /// Makes what every volume has: `__cluster` and the directories of the coordinator slots. Something else in the place of one of those
+    /// costs what would be in it, and is left alone.
     ///
     /// # Errors
     /// The volume is not writable.
@@ -81,10 +82,10 @@ impl TopicDirectory {
         let cluster = store.root.join(CLUSTER_DIRECTORY);
         let coordinators = cluster.join(COORDINATORS_DIRECTORY);
         store.create_directory(&cluster)?;
-        store.create_directory(&cluster.join(PRODUCER_IDS_DIRECTORY))?;
-        store.create_directory(&coordinators)?;
+        store.provide_directory(&cluster.join(PRODUCER_IDS_DIRECTORY))?;
+        store.provide_directory(&coordinators)?;
         for slot in 0..COORDINATOR_SLOTS {
-            store.create_directory(&store.root.join(layout::slot_directory(SlotId(slot))))?;
+            store.provide_directory(&store.root.join(layout::slot_directory(SlotId(slot))))?;
         }
         for directory in [&coordinators, &cluster, &store.root] {
             store.sync_directory(directory)?;
@@ -292,6 +293,18 @@ impl TopicDirectory {
 
     fn directories(&self) -> Result<Vec<String>, StoreError> {
         list_directories(&self.root).map_err(|source| failure("list", &self.root, source))
+    }
+
+    fn provide_directory(&self, path: &Path) -> Result<(), StoreError> {
+        let is_foreign =
+            |error: &io::Error| matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory);
+        match self.create_directory(path) {
+            Err(error) if is_foreign(&error.source) => {
+                tracing::error!(%error, "something else is in the place of a directory; it is left alone, and what needs it does not work");
+                Ok(())
+            }
+            outcome => outcome,
+        }
     }
 
     fn create_directory(&self, path: &Path) -> Result<(), StoreError> {

@@ -9,7 +9,7 @@ use std::io;
 use futures_lite::future;
 use kaas_proto::layout::{clock_file, clocks_directory};
 use kaas_proto::types::{ShardId, TimestampMs};
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::Shard;
 use crate::env::{Env, Volume};
@@ -27,8 +27,11 @@ impl<E: Env> Shard<E> {
         let latest = latest(env.volume()).await;
         context.clock.begin(env.now(), env.wall_clock(), latest);
         while context.shard == ShardId(0) && !*self.0.ended.borrow() {
-            if let Err(error) = write(context).await {
-                debug!(%error, "the time was not written; a start may wait before it deletes anything");
+            if let Err(error) = write(context).await
+                && context.log.may_log("time_not_written")
+            {
+                let path = clock_file(context.log.broker);
+                warn!(file = %path.display(), %error, "the time can't be written; a start may wait before it deletes anything");
             }
             future::or(env.sleep(WITNESS_INTERVAL), self.ended()).await;
         }
