@@ -165,7 +165,7 @@ fn the_lease_moves_with_the_controller() {
     let last = *kubernetes.cluster.brokers.keys().next().unwrap();
     wait_until("the last broker is the controller", || Ok(kubernetes.holder() == Some(last))).unwrap();
     let waited = began.elapsed() - stopped;
-    assert!(waited < Duration::from_secs(6), "nothing has to expire: {waited:?}");
+    assert!(waited < Duration::from_secs(3), "nothing has to expire: {waited:?}");
     (0..5).for_each(|_| tester.produce(6).unwrap());
     tester.check().unwrap();
 }
@@ -201,7 +201,7 @@ fn happens(scenario: Scenario, namespace: &str, pause: Duration) {
 }
 
 /// Longer than the Lease holds.
-const PAUSE: Duration = Duration::from_secs(8);
+const PAUSE: Duration = Duration::from_secs(5);
 
 #[test]
 fn without_the_api_server_the_brokers_go_on() {

@@ -45,10 +45,12 @@ pub struct Timings {
 }
 
 impl Timings {
+    /// The partitions of a controller that was killed wait for the Lease, those of another broker for three heartbeats: about as long. An API
+    /// server that is away for longer costs little: brokers go on, and whoever is elected next leaves partitions where they are.
     pub const DEFAULT: Self = Self {
-        lease_duration: Duration::from_secs(6),
-        renew_deadline: Duration::from_secs(4),
-        retry_period: Duration::from_secs(1),
+        lease_duration: Duration::from_secs(3),
+        renew_deadline: Duration::from_secs(2),
+        retry_period: Duration::from_millis(500),
         longest_pause: Duration::from_secs(8),
     };
 }

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
+const T: Timings = Timings::DEFAULT;
 
 fn holder(name: &str) -> Holder {
     Holder { name: name.to_owned(), incarnation: format!("{name}-1"), heartbeat: format!("{name}:9094") }
@@ -19,7 +20,7 @@ fn record(version: &str, held_by: Option<&str>, transitions: i32) -> Record {
         version: self::version(version),
         holder: held_by.map(holder),
         transitions,
-        lease_duration: Some(Timings::DEFAULT.lease_duration),
+        lease_duration: Some(T.lease_duration),
         released: held_by.is_none(),
     }
 }
@@ -42,7 +43,7 @@ struct Script {
 impl Script {
     fn new(name: &str) -> Self {
         let now = Instant::now();
-        Self { election: Election::new(holder(name), Timings::DEFAULT, 7, now), now }
+        Self { election: Election::new(holder(name), T, 7, now), now }
     }
 
     /// Waits for the next step, and answers it at once.
@@ -60,9 +61,9 @@ impl Script {
         let start = self.now;
         loop {
             let (at, action) = self.election.next(self.now, 0).unwrap();
-            assert!(at.saturating_duration_since(start) < MS(7300));
+            assert!(at.saturating_duration_since(start) < T.lease_duration + T.retry_period * 13 / 10);
             if action != Action::Look {
-                assert!(at - start >= MS(6000));
+                assert!(at - start >= T.lease_duration);
                 self.now = at;
                 return;
             }
@@ -82,10 +83,10 @@ fn the_first_one_creates_the_lease_and_wins() {
     script.step(&Action::Create, Answer::Present(new("1")));
     script.wait(&new("1"));
     script.step(&claim("1", 1, true), Answer::Present(record("2", Some("kaas-0"), 1)));
-    let act_until = script.now + Timings::DEFAULT.renew_deadline;
+    let act_until = script.now + T.renew_deadline;
     assert_eq!(script.standing(), Standing::Holding { transitions: 1, act_until });
     let waited = script.step(&claim("2", 1, false), Answer::Present(record("3", Some("kaas-0"), 1)));
-    assert!(waited >= MS(800) && waited <= MS(1200), "{waited:?}");
+    assert!(waited >= T.retry_period * 8 / 10 && waited <= T.retry_period * 12 / 10, "{waited:?}");
 }
 
 #[test]
@@ -111,7 +112,7 @@ fn what_another_holds_is_left_alone_until_it_was_unchanged_for_its_time() {
     assert_eq!(script.standing(), follower);
     script.wait(&seen);
     assert_eq!(script.standing(), Standing::Unknown);
-    assert_eq!(script.election.standing(start + MS(5999)), follower);
+    assert_eq!(script.election.standing(start + T.lease_duration - MS(1)), follower);
     script.step(&claim("4", 10, true), Answer::Present(record("5", Some("kaas-0"), 10)));
     assert!(matches!(script.standing(), Standing::Holding { transitions: 10, .. }));
 }
@@ -121,7 +122,7 @@ fn a_release_is_followed_at_the_next_look() {
     let mut script = Script::new("kaas-0");
     script.step(&Action::Look, Answer::Present(record("4", Some("kaas-1"), 9)));
     let waited = script.step(&Action::Look, Answer::Present(record("5", None, 9)));
-    assert!(waited <= MS(1200));
+    assert!(waited <= T.retry_period * 12 / 10);
     let waited = script.step(&claim("5", 10, true), Answer::Present(record("6", Some("kaas-0"), 10)));
     assert_eq!(waited, Duration::ZERO);
 }
@@ -133,7 +134,7 @@ fn of_two_claims_one_conflicts() {
     script.step(&claim("4", 10, true), Answer::Conflict);
     assert_eq!(script.standing(), Standing::Unknown);
     let waited = script.step(&Action::Look, Answer::Present(record("5", Some("kaas-2"), 10)));
-    assert!(waited <= MS(60));
+    assert!(waited <= T.retry_period * 12 / 200);
     assert_eq!(script.standing(), Standing::Follower { transitions: 10, holder: holder("kaas-2") });
 }
 
@@ -143,7 +144,7 @@ fn a_holder_that_can_not_renew_stops_acting_and_may_go_on_later() {
     script.step(&Action::Look, Answer::Present(record("4", None, 9)));
     script.step(&claim("4", 10, true), Answer::Present(record("5", Some("kaas-0"), 10)));
     let won = script.now;
-    while script.now - won < Timings::DEFAULT.renew_deadline {
+    while script.now - won < T.renew_deadline {
         assert!(matches!(script.standing(), Standing::Holding { .. }));
         script.step(&claim("5", 10, false), Answer::Failed);
     }
@@ -159,10 +160,10 @@ fn the_deadline_counts_from_when_the_claim_was_sent() {
     script.step(&Action::Look, Answer::Present(record("4", None, 9)));
     let (sent, action) = script.election.next(script.now, 0).unwrap();
     let won = Answer::Present(record("5", Some("kaas-0"), 10));
-    script.now = sent + MS(3900);
+    script.now = sent + T.renew_deadline - MS(100);
     script.election.answered(&action, won, sent, script.now);
-    assert_eq!(script.standing(), Standing::Holding { transitions: 10, act_until: sent + MS(4000) });
-    assert_eq!(script.election.changes_at(script.now), Some(sent + MS(4000)));
+    assert_eq!(script.standing(), Standing::Holding { transitions: 10, act_until: sent + T.renew_deadline });
+    assert_eq!(script.election.changes_at(script.now), Some(sent + T.renew_deadline));
 }
 
 #[test]
@@ -231,7 +232,7 @@ fn pauses_grow_while_requests_fail() {
     let mut script = Script::new("kaas-0");
     let waited: Vec<Duration> = (0..8).map(|_| script.step(&Action::Look, Answer::Failed)).collect();
     assert_eq!(waited[0], Duration::ZERO);
-    assert!(waited[1] >= MS(800) && waited[1] <= MS(1200), "{waited:?}");
+    assert!(waited[1] >= T.retry_period * 8 / 10 && waited[1] <= T.retry_period * 12 / 10, "{waited:?}");
     assert!(waited[7] >= MS(6400) && waited[7] <= MS(9600), "{waited:?}");
     assert_eq!(script.election.failures(), 8);
 }
@@ -296,7 +297,7 @@ mod races {
                 released: held_by.is_none(),
                 holder: held_by,
                 transitions,
-                lease_duration: Some(Timings::DEFAULT.lease_duration),
+                lease_duration: Some(T.lease_duration),
             };
             self.lease = Some(lease.clone());
             Answer::Present(lease)
@@ -324,7 +325,7 @@ mod races {
         let mut candidates: Vec<Candidate> = (0..CANDIDATES)
             .map(|index| {
                 let me = holder(&format!("kaas-{index}"));
-                let election = Election::new(me.clone(), Timings::DEFAULT, seed + u64::from(index), start);
+                let election = Election::new(me.clone(), T, seed + u64::from(index), start);
                 Candidate { me, election, flight: Flight::Idle, frozen_until: start, lives: 1 }
             })
             .collect();
@@ -349,7 +350,7 @@ mod races {
                     3 => {
                         candidate.lives += 1;
                         candidate.me.incarnation = format!("{}-{}", candidate.me.name, candidate.lives);
-                        candidate.election = Election::new(candidate.me.clone(), Timings::DEFAULT, u64::from(b), now);
+                        candidate.election = Election::new(candidate.me.clone(), T, u64::from(b), now);
                         candidate.flight = Flight::Idle;
                     }
                     _ => {}
@@ -417,7 +418,7 @@ fn whoever_misses_the_controller_looks_sooner() {
     script.step(&Action::Look, Answer::Present(held.clone()));
     script.election.hurry(script.now);
     script.election.hurry(script.now);
-    assert_eq!(script.step(&Action::Look, Answer::Present(held.clone())), MS(200));
+    assert_eq!(script.step(&Action::Look, Answer::Present(held.clone())), T.retry_period / 5);
     script.now += MS(500);
     script.election.hurry(script.now);
     assert_eq!(script.step(&Action::Look, Answer::Present(held.clone())), MS(0), "long enough after the last one");
@@ -425,12 +426,15 @@ fn whoever_misses_the_controller_looks_sooner() {
     assert!(matches!(script.standing(), Standing::Follower { .. }));
     script.step(&Action::Look, Answer::Failed);
     script.election.hurry(script.now);
-    assert!(script.step(&Action::Look, Answer::Failed) >= MS(800), "the API server is not pressed");
+    assert!(script.step(&Action::Look, Answer::Failed) >= T.retry_period * 8 / 10, "the API server is not pressed");
     // Given back meanwhile: claimed at once.
     let released = record("6", None, 3);
     script.step(&Action::Look, Answer::Present(released));
     let mine = record("7", Some("kaas-1"), 4);
     assert_eq!(script.step(&claim("6", 4, true), Answer::Present(mine.clone())), MS(0));
     script.election.hurry(script.now);
-    assert!(script.step(&claim("7", 4, false), Answer::Present(mine)) >= MS(800), "a holder renews as ever");
+    assert!(
+        script.step(&claim("7", 4, false), Answer::Present(mine)) >= T.retry_period * 8 / 10,
+        "a holder renews as ever"
+    );
 }
