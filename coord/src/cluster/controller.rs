@@ -309,11 +309,10 @@ impl Term<'_> {
                         return Err(TermError::NotElected);
                     }
                     let reported = batch.drain(..).filter_map(|event| self.note(event)).collect::<Vec<_>>();
-                    for (broker, released) in reported {
-                        self.pass_on(broker, &released);
-                        // A broker that is about to leave waits for this.
-                        self.send(broker, &[]);
-                    }
+                    self.pass_on(&reported);
+                    // A broker that is about to leave waits for this.
+                    let reporters: BTreeSet<BrokerId> = reported.into_iter().map(|(broker, _)| broker).collect();
+                    reporters.into_iter().for_each(|broker| self.send(broker, &[]));
                     self.recompute().await?;
                 }
                 _ = tick.tick() => {
@@ -418,13 +417,16 @@ impl Term<'_> {
         relinquished
     }
 
-    /// Tells new leaders that those before them have let go.
-    fn pass_on(&mut self, from: BrokerId, reports: &[Report]) {
+    /// Tells new leaders that those before them have let go: each as much as there is at a time, because only so many messages may
+    /// wait for it.
+    fn pass_on(&mut self, reported: &[(BrokerId, Vec<Report>)]) {
         let mut by_leader: HashMap<BrokerId, Vec<Report>> = HashMap::new();
         let now = Instant::now();
-        for report in reports {
+        for (from, report) in
+            reported.iter().flat_map(|(from, reports)| reports.iter().map(move |report| (from, report)))
+        {
             self.releases.note(report.partition, report.epoch, now);
-            if let Some(&(leader, _)) = self.led.get(&report.partition).filter(|(leader, _)| *leader != from) {
+            if let Some(&(leader, _)) = self.led.get(&report.partition).filter(|(leader, _)| leader != from) {
                 by_leader.entry(leader).or_default().push(*report);
             }
         }

@@ -154,6 +154,35 @@ async fn a_release_is_passed_on_also_to_a_leader_that_comes_after_the_word_of_it
         .await;
 }
 
+/// The bug that this would find: each message became one, more than may wait, and the rest was lost.
+#[tokio::test]
+async fn many_releases_at_a_time_are_all_passed_on() {
+    LocalSet::new()
+        .run_until(async {
+            let (mut office, candidate) = office();
+            spawn_local(candidate.run());
+            office.leadership.send_replace(elected_for(PATIENCE));
+            office.sink.wait_for(Option::is_some).await.unwrap();
+            let _controller = office.come(CONTROLLER, 10).await;
+            let mut other = office.come(OTHER, 20).await;
+            let shared = office.assignment("two share the slots", |assignment| leads(assignment, OTHER) > 1).await;
+            let slots = shared.consumer_groups.iter().filter(|slot| slot.leader == OTHER);
+            let partitions: Vec<_> = slots.map(|slot| PartitionKey::of_slot(slot.slot)).collect();
+            let sink = office.sink.borrow().clone().unwrap();
+            for number in 0..100 {
+                // The last one is another one.
+                let partition = partitions[usize::from(number == 99)];
+                let report = Report { partition, epoch: LeaderEpoch(0), what: What::Relinquished };
+                let message =
+                    BrokerMessage { healthy: true, reports: vec![wire_report(&report)], ..Default::default() };
+                let session = SessionId(10);
+                sink.try_send(SessionEvent::Heard { session, broker: CONTROLLER, message }).unwrap();
+            }
+            released(&mut other, partitions[1]).await;
+        })
+        .await;
+}
+
 #[tokio::test]
 async fn who_reports_something_hears_that_it_was_passed_on() {
     LocalSet::new()
