@@ -18,7 +18,11 @@ use crate::raw::{RawFile, Target};
 const RECORD_BYTES: usize = 1024;
 /// Rounds of raw and broker in turn, so that a noisy machine disturbs both alike.
 const ROUNDS: usize = 5;
-const REQUESTS_PER_ROUND: usize = 400;
+/// The same for single records: a connection each, of which the kernel spreads so many evenly over the shards.
+const CONNECTIONS: usize = 20;
+const REQUESTS_PER_CONNECTION: usize = 100;
+/// Records that the consumer at the end of the log gets one by one.
+const TAILED_RECORDS: usize = 400;
 const THROUGHPUT_ROUND: Duration = Duration::from_secs(1);
 /// What a round of raw writes writes.
 const RAW_ROUND_BYTES: usize = 256 << 20;
@@ -89,12 +93,12 @@ fn latency(dir: &Path, broker: &Broker) -> Result<()> {
     let mut raw_file = RawFile::create(dir)?;
     let (mut extending, mut overwriting, mut produce) = (Histogram::new(3)?, Histogram::new(3)?, Histogram::new(3)?);
     let mut ratios = Vec::new();
-    for _ in 0..ROUNDS {
-        let round = LatencyRound::run(broker, &mut raw_file, &record, REQUESTS_PER_ROUND)?;
+    for _ in 0..CONNECTIONS {
+        let round = LatencyRound::run(broker, &mut raw_file, &record, REQUESTS_PER_CONNECTION)?;
         ratios.push(round.ratio());
         extending.add(round.raw_ns)?;
         produce.add(round.produce_ns)?;
-        overwriting.add(raw_file.run(Target::Overwriting, 4096, REQUESTS_PER_ROUND)?.latency_ns)?;
+        overwriting.add(raw_file.run(Target::Overwriting, 4096, REQUESTS_PER_CONNECTION)?.latency_ns)?;
     }
     println!("low load, 1 KiB, acks=all        p50 us    p99 us");
     for (name, run) in [("raw, extending", &extending), ("raw, overwriting", &overwriting), ("kaas", &produce)] {
@@ -197,7 +201,7 @@ fn tail(broker: &Broker) -> Result<()> {
     let before = reads()?;
     let mut offset = Offset(0);
     let batch = batch(1)?;
-    for _ in 0..REQUESTS_PER_ROUND {
+    for _ in 0..TAILED_RECORDS {
         consumer.send(FETCH_VERSION, &fetch_request("tail", 0, offset, 10_000))?;
         producer.produce("tail", 0, batch.clone())?;
         let response = consumer.receive::<FetchRequest>(FETCH_VERSION)?;
@@ -205,7 +209,7 @@ fn tail(broker: &Broker) -> Result<()> {
         anyhow::ensure!(!row.records.is_empty(), "a woken fetch has records");
         offset = row.high_watermark;
     }
-    println!("tailing consumer: {REQUESTS_PER_ROUND} records, {} disk reads (target 0)", reads()? - before);
+    println!("tailing consumer: {TAILED_RECORDS} records, {} disk reads (target 0)", reads()? - before);
     Ok(())
 }
 

@@ -17,6 +17,10 @@ mod raw;
 mod ring;
 mod soak;
 
+/// The broker's: what runs in this process is measured as it runs there.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Measures kaas beside the raw device.
 #[derive(Debug, Parser)]
 struct Options {
