@@ -8,7 +8,7 @@ use kaas_proto::record::{BatchError, RecordBatchView};
 use kaas_proto::types::Offset;
 
 use super::batch_check::BatchCheck;
-use super::commit::MAX_BATCH_BYTES;
+use super::commit::{MAX_BATCH_BYTES, MAX_COMMIT_BYTES};
 use crate::env::{BLOCK_BYTES, Env, VolumeFile};
 use crate::format::segment_name::SegmentName;
 
@@ -19,6 +19,11 @@ const FIRST_WINDOW_BYTES: usize = 16 << 10;
 
 /// The first window behind a checkpoint: after a clean stop there are only zeros.
 const FIRST_WINDOW_BEHIND_CHECKPOINT_BYTES: usize = 1;
+
+/// How far behind the end of a segment a batch is looked for: more than one write has.
+const SEARCH_BYTES: usize = 2 * MAX_COMMIT_BYTES;
+/// Bytes that are looked at between two yields.
+const SEARCH_STEP_BYTES: usize = 64 << 10;
 
 /// Where a scan begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +110,36 @@ pub async fn scan<E: Env>(
         }
         env.yield_now().await;
     }
+}
+
+/// Whether whole batches of a segment stand behind the garbage that a scan ended at. A torn write can leave that, if it
+/// had several batches; mostly it is damage, and records that were acknowledged.
+///
+/// # Errors
+/// Those of reading.
+pub async fn has_batch_behind<E: Env>(
+    env: &E,
+    file: &impl VolumeFile,
+    segment: SegmentName,
+    end: ScanEnd,
+) -> io::Result<bool> {
+    let skipped = usize::try_from(end.position % BLOCK_BYTES as u64).expect("less than a block");
+    let bytes = file.read_at(end.position - skipped as u64, SEARCH_BYTES).await?;
+    let bytes = bytes.get(skipped..).unwrap_or_default();
+    for from in (1..bytes.len()).step_by(SEARCH_STEP_BYTES) {
+        let until = (from + SEARCH_STEP_BYTES).min(bytes.len());
+        let is_found = (from..until).any(|position| {
+            let batch = RecordBatchView::read(&bytes[position..]);
+            batch.is_ok_and(|batch| {
+                batch.base_offset() > end.offset && BatchCheck::new(segment, None).admits(batch, Offset(i64::MAX))
+            })
+        });
+        if is_found {
+            return Ok(true);
+        }
+        env.yield_now().await;
+    }
+    Ok(false)
 }
 
 enum Judgement {

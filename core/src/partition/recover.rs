@@ -24,7 +24,7 @@ use crate::format::producer_snapshot::{self, ProducerSnapshot};
 use crate::format::segment_name::SegmentName;
 use crate::log::context::LogContext;
 use crate::log::last_append::LastAppend;
-use crate::log::recovery::{ScanEnd, ScanStart, ScanStop, scan};
+use crate::log::recovery::{ScanEnd, ScanStart, ScanStop, has_batch_behind, scan};
 use crate::log::segment::Segment;
 use crate::planted::{PlantedBug, is_planted};
 
@@ -46,6 +46,8 @@ pub(super) struct RecoveredState<F> {
     pub names: Vec<String>,
     /// The segment with garbage behind its last batch, and where that begins.
     pub torn: Option<(SegmentName, u64)>,
+    /// Segments with whole batches behind garbage.
+    pub damaged: Vec<SegmentName>,
 }
 
 /// The outcome of looking for the newest manifest.
@@ -186,7 +188,7 @@ impl<E: Env> Recovery<'_, E> {
         let high_watermark = checkpoint
             .map_or(manifest.high_watermark, |checkpoint| checkpoint.high_watermark.max(manifest.high_watermark));
         let mut log_end = last.start;
-        let mut torn = None;
+        let (mut torn, mut damaged) = (None, Vec::new());
         let mut found: Vec<(SegmentName, ScanEnd, Option<TimestampMs>)> = Vec::new();
         for start in plan(&inventory.live, from, checkpoint) {
             let mut max_timestamp = TimestampMs(-1);
@@ -217,7 +219,9 @@ impl<E: Env> Recovery<'_, E> {
                 )));
             }
             log_end = log_end.max(start.limit.unwrap_or(end.offset));
-            if end.stop == ScanStop::Garbage || is_planted(PlantedBug::CutBeforeAsk) {
+            if end.stop == ScanStop::Garbage && self.is_damaged(start.segment, end).await? {
+                damaged.push(start.segment);
+            } else if end.stop == ScanStop::Garbage || is_planted(PlantedBug::CutBeforeAsk) {
                 torn = Some((start.segment, end.position));
             }
             found.push((start.segment, end, (start.position == 0).then_some(max_timestamp)));
@@ -253,7 +257,27 @@ impl<E: Env> Recovery<'_, E> {
             transactions,
             names,
             torn,
+            damaged,
         })
+    }
+
+    /// Whether more stands behind the end of a segment than a torn write explains. It does not count, but is not
+    /// deleted either.
+    async fn is_damaged(&self, segment: SegmentName, end: ScanEnd) -> Result<bool, TakeoverEnd> {
+        if segment.generation > 0 {
+            return Ok(false);
+        }
+        let path = self.directory.join(segment.log());
+        let failed = |error: io::Error| TakeoverEnd::failed(format_args!("{} can't be read", path.display()), &error);
+        let file = self.env.volume().open(&path, OpenMode::Read).await.map_err(failed)?;
+        let found = has_batch_behind(self.env, &file, segment, end).await.map_err(failed)?;
+        drop(file.close().await);
+        if found {
+            warn!(segment = %path.display(), position = end.position, offset = %end.offset,
+                "damaged: whole batches stand behind bytes that are none; records from this offset on are lost to \
+                 consumers unless they were never acknowledged; the file is kept");
+        }
+        Ok(found)
     }
 
     /// The live segments as objects. One that was begun and never written to drops out.

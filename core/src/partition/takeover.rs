@@ -401,8 +401,9 @@ impl<E: Env> Attempt<'_, E> {
 
     fn lead(&self, held: HeldFence<E>, found: Followed<E>) -> TakenOver<E> {
         let Followed { revoked, recovered, manifest } = found;
-        let RecoveredState { segments, log_start, log_end, producers, transactions, names, torn, .. } = recovered;
-        let tidy = Tidy::plan(&manifest, &names, &revoked, torn);
+        let RecoveredState { segments, log_start, log_end, producers, transactions, names, torn, damaged, .. } =
+            recovered;
+        let tidy = Tidy::plan(&manifest, &names, &revoked, torn, &damaged);
         let log = LedLog::new(
             Rc::clone(&self.partition.context().log),
             Recovered {
@@ -460,6 +461,7 @@ impl<F> RecoveredState<F> {
             transactions: TransactionIndex::default(),
             names,
             torn: None,
+            damaged: Vec::new(),
         }
     }
 }

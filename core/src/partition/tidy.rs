@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use kaas_proto::types::LeaderEpoch;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::env::{OpenMode, Volume, VolumeFile};
 use crate::format::inventory::Inventory;
@@ -20,6 +20,9 @@ use crate::metrics::Counters;
 /// How long revoked fences stay.
 pub const FENCE_LINGER: Duration = Duration::from_secs(60);
 
+/// Behind the name of a segment that does not count any more and is not deleted: nobody but people reads it.
+const KEPT_SUFFIX: &str = ".damaged";
+
 /// Shard-local.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tidy {
@@ -27,6 +30,8 @@ pub struct Tidy {
     unlink: Vec<PartitionFile>,
     /// A live segment of a lower epoch, and where its last record ends.
     cut: Option<(SegmentName, u64)>,
+    /// Dead like the rest, but with batches that somebody may miss.
+    keep: Vec<SegmentName>,
     /// Revoked by this leader.
     fences: Vec<LeaderEpoch>,
 }
@@ -39,12 +44,19 @@ impl Tidy {
         names: &[String],
         revoked: &[LeaderEpoch],
         torn: Option<(SegmentName, u64)>,
+        damaged: &[SegmentName],
     ) -> Self {
         let inventory = Inventory::new(manifest, names.iter().map(String::as_str));
+        let is_kept = |file| matches!(file, PartitionFile::Log(segment) if damaged.contains(&segment));
         let is_live = |segment: SegmentName| inventory.live.iter().any(|live| live.segment == segment);
         Self {
             cut: torn.filter(|&(segment, _)| segment.epoch < manifest.epoch && is_live(segment)),
-            unlink: inventory.dead,
+            keep: damaged
+                .iter()
+                .copied()
+                .filter(|segment| inventory.dead.contains(&PartitionFile::Log(*segment)))
+                .collect(),
+            unlink: inventory.dead.into_iter().filter(|file| !is_kept(*file)).collect(),
             fences: revoked.to_vec(),
         }
     }
@@ -57,6 +69,12 @@ impl Tidy {
                 Ok(()) => {}
                 Err(error) => debug!(directory = %directory.display(), %file, %error, "a dead file stays for now"),
             }
+        }
+        for segment in &self.keep {
+            let name = segment.log();
+            let kept = format!("{name}{KEPT_SUFFIX}");
+            let outcome = volume.rename(&directory.join(&name), &directory.join(&kept)).await;
+            warn!(directory = %directory.display(), kept, ?outcome, "a damaged segment is out of the way");
         }
         if let Some((segment, length)) = self.cut {
             let outcome = cut(volume, &directory.join(segment.log()), length).await;
@@ -117,10 +135,12 @@ mod tests {
             PartitionFile::Log(dead),
         ];
         let names: Vec<_> = files.iter().map(ToString::to_string).chain(["lost+found".to_owned()]).collect();
-        let tidy = Tidy::plan(&manifest, &names, &[LeaderEpoch(1)], Some((live, 100)));
+        let tidy = Tidy::plan(&manifest, &names, &[LeaderEpoch(1)], Some((live, 100)), &[]);
         assert_eq!(tidy.unlink, [PartitionFile::Manifest(LeaderEpoch(1)), PartitionFile::Log(dead)]);
         assert_eq!(tidy.cut, Some((live, 100)));
         assert_eq!(tidy.fences, [LeaderEpoch(1)], "the fence of 2 was made later and is not revoked");
-        assert_eq!(Tidy::plan(&manifest, &names, &[], Some((dead, 5))).cut, None);
+        assert_eq!(Tidy::plan(&manifest, &names, &[], Some((dead, 5)), &[]).cut, None);
+        let tidy = Tidy::plan(&manifest, &names, &[], None, &[live, dead]);
+        assert_eq!((tidy.unlink, tidy.keep), (vec![PartitionFile::Manifest(LeaderEpoch(1))], vec![dead]));
     }
 }

@@ -40,6 +40,41 @@ fn a_torn_tail_is_cut_at_the_last_good_byte() {
     });
 }
 
+/// Nobody stopped this broker: only the segment itself says what was acknowledged. A flipped bit must not be taken for a
+/// torn tail, and the whole batches behind it for something to delete.
+#[test]
+fn whole_batches_behind_a_bad_one_are_kept() {
+    for bad in [0, 1, 3] {
+        let env = MemoryEnv::virtual_time();
+        run(&env, async {
+            let broker = Broker::start(&env, 1);
+            broker.lead(0, None, &topic_config(&[])).await;
+            let mut starts = vec![0];
+            for value in ["a", "b", "c", "d", "e"] {
+                broker.append(0, value).await;
+                let records = broker.fetch(0, 0).await.unwrap().records;
+                starts.push(records.iter().map(bytes::Bytes::len).sum::<usize>());
+            }
+            drop(broker);
+            rewrite(&env, SEGMENT, |content| content[starts[bad] + 65] ^= 1).await;
+            let damaged = env.volume().read(&directory(0).join(SEGMENT), 1 << 30).await.unwrap();
+            for round in 0..3 {
+                let again = Broker::start(&env, 1);
+                again.lead(0, None, &topic_config(&[])).await;
+                let values = again.values(0).await;
+                let intact = &["a", "b", "c", "d", "e"][..bad];
+                assert_eq!(values[..bad], *intact, "what stands in front of the damage is served");
+                assert_eq!(values[bad..], vec!["new"; round], "and what was appended since");
+                assert_eq!(again.append(0, "new").await, i64::try_from(bad + round).unwrap());
+                settle(&env).await;
+                let kept = if bad == 0 { format!("{SEGMENT}.damaged") } else { SEGMENT.to_owned() };
+                let found = env.volume().read(&directory(0).join(&kept), 1 << 30).await.unwrap();
+                assert!(found == damaged, "{kept} keeps its bytes");
+            }
+        });
+    }
+}
+
 #[test]
 fn lost_records_are_not_passed_over_in_silence() {
     let env = MemoryEnv::virtual_time();
