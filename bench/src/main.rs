@@ -53,6 +53,8 @@ enum Command {
     Takeover,
     /// Appends to one partition and to 1,000, in commits of the same size.
     Appending,
+    /// Produce latency while another partition of the same shard is compacted, and without that.
+    BesideCompaction,
     /// What recovery reads of a segment of 1 GiB.
     Recovery,
     /// Resident memory per led idle partition. 10,000 of them need a limit of 75,000 open files.
@@ -79,6 +81,7 @@ fn main() -> Result<()> {
         Command::Compare { binary, rounds } => compare::print(&options.dir, &binary, rounds),
         Command::Takeover => engine::print_takeover(&options.dir),
         Command::Appending => engine::print_appending(&options.dir),
+        Command::BesideCompaction => engine::print_beside_compaction(&options.dir),
         Command::Recovery => engine::print_recovery(&options.dir),
         Command::IdleMemory { partitions, binary } => engine::print_idle_memory(&options.dir, &binary, partitions),
         Command::Assignment => assignment::print(&options.dir),

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 
 mod appending;
+mod beside_compaction;
 mod idle_memory;
 mod plain_takeover;
 mod recovery;
@@ -19,6 +20,11 @@ pub(crate) fn print_takeover(dir: &Path) -> Result<()> {
 /// Appends to one partition and to many.
 pub(crate) fn print_appending(dir: &Path) -> Result<()> {
     appending::print(dir)
+}
+
+/// Produce latency beside a compaction.
+pub(crate) fn print_beside_compaction(dir: &Path) -> Result<()> {
+    beside_compaction::print(dir)
 }
 
 /// What recovery reads of a large segment.

@@ -50,8 +50,21 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T>> + 'static,
 {
+    on_shard_with(root, |_| (), run)
+}
+
+/// The same with other settings.
+pub(super) fn on_shard_with<T, F>(
+    root: &Path,
+    configure: impl FnOnce(&mut ShardConfig) + Send + 'static,
+    run: impl FnOnce(BenchShard) -> F + Send + 'static,
+) -> Result<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + 'static,
+{
     let root = root.to_owned();
-    let thread = spawn_shard("bench", None, move || async move { run(BenchShard::start(&root)?).await });
+    let thread = spawn_shard("bench", None, move || async move { run(BenchShard::start(&root, configure)?).await });
     let thread = thread.map_err(|error| anyhow!("{error}"))?;
     thread.join().map_err(|error| anyhow!("{error}"))?
 }
@@ -68,36 +81,58 @@ pub(super) struct BenchShard {
 }
 
 impl BenchShard {
-    fn start(root: &Path) -> Result<Self> {
+    fn start(root: &Path, configure: impl FnOnce(&mut ShardConfig)) -> Result<Self> {
         let env = UringEnv::start(root)?;
         let (commands, command_receiver) = mpsc::channel(CHANNEL_LENGTH);
         let (event_sender, events) = mpsc::channel(CHANNEL_LENGTH);
         let (handle, operations) = queue();
         let broker = BrokerConfig::default();
         let channels = ShardChannels { commands: command_receiver, events: event_sender, operations };
-        let shard = Shard::start(env.clone(), ShardConfig::new(ShardId(0), BrokerId(1), &broker, 1), channels);
-        let config = Arc::new(TopicConfig::resolve(&broker, &BTreeMap::new())?);
+        let mut shard_config = ShardConfig::new(ShardId(0), BrokerId(1), &broker, 1);
+        configure(&mut shard_config);
+        let shard = Shard::start(env.clone(), shard_config, channels);
+        let config = Self::config(&[])?;
         Ok(Self { env, shard, commands, events: RefCell::new(events), config, _operations: handle })
+    }
+
+    /// A topic's configuration.
+    pub(super) fn config(settings: &[(&str, &str)]) -> Result<Arc<TopicConfig>> {
+        let own: BTreeMap<_, _> = settings.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
+        Ok(Arc::new(TopicConfig::resolve(&BrokerConfig::default(), &own)?))
     }
 
     /// Leads partitions at an epoch.
     pub(super) async fn lead_all(&self, partitions: Range<i32>, epoch: i32) -> Result<()> {
         for partition in partitions.clone() {
-            let command = TakeOver {
-                partition: key(partition),
-                topic: TOPIC.into(),
-                epoch: Some(LeaderEpoch(epoch)),
-                config: Arc::clone(&self.config),
-            };
-            self.commands.send(ShardCommand::TakeOver(command)).await?;
+            self.take_over(partition, epoch, &self.config).await?;
         }
         for _ in partitions {
-            match self.next_change().await? {
-                PartitionChange::Leading { .. } => {}
-                other => bail!("a takeover ended with {other:?}"),
-            }
+            self.leads().await?;
         }
         Ok(())
+    }
+
+    /// Leads a partition with a configuration of its own, or with another one from now on.
+    pub(super) async fn lead(&self, partition: i32, epoch: i32, config: &Arc<TopicConfig>) -> Result<()> {
+        self.take_over(partition, epoch, config).await?;
+        self.leads().await
+    }
+
+    async fn take_over(&self, partition: i32, epoch: i32, config: &Arc<TopicConfig>) -> Result<()> {
+        let command = TakeOver {
+            partition: key(partition),
+            topic: TOPIC.into(),
+            epoch: Some(LeaderEpoch(epoch)),
+            config: Arc::clone(config),
+        };
+        Ok(self.commands.send(ShardCommand::TakeOver(command)).await?)
+    }
+
+    async fn leads(&self) -> Result<()> {
+        match self.next_change().await? {
+            PartitionChange::Leading { .. } => Ok(()),
+            other => bail!("a takeover ended with {other:?}"),
+        }
     }
 
     #[expect(clippy::await_holding_refcell_ref, reason = "one task listens")]
