@@ -162,6 +162,7 @@ async fn refusals_change_nothing() {
         let harness = Harness::start(TopicStore::Memory, BrokerConfig::default(), 30);
         assert_eq!(code(harness.create("a b", 1, &[]).await), ErrorCode::InvalidTopicException);
         assert_eq!(code(harness.create("__cluster", 1, &[]).await), ErrorCode::InvalidTopicException);
+        assert_eq!(code(harness.create("__cluster_metadata", 1, &[]).await), ErrorCode::InvalidRequest);
         assert_eq!(code(harness.create("a", 0, &[]).await), ErrorCode::InvalidPartitions);
         assert_eq!(code(harness.create("a", 10_001, &[]).await), ErrorCode::InvalidPartitions);
         assert_eq!(code(harness.create("a", 1, &[("segment.bytes", "1")]).await), ErrorCode::InvalidConfig);
