@@ -261,6 +261,9 @@ impl TopicDirectory {
     /// between the two names that a rename looks up.
     fn replace(&self, topic: &StoredTopic, file: &str, content: &[u8]) -> Result<(), StoreError> {
         let directory = self.root.join(&*topic.name);
+        if content.len() > LIMIT_BYTES {
+            return Err(failure("write", &directory.join(file), io::ErrorKind::FileTooLarge.into()));
+        }
         let failed = |action| {
             let path = directory.join(file);
             move |source| failure(action, &path, source)
