@@ -275,7 +275,7 @@ impl TopicDirectory {
             return Err(failure("change", &directory.join(topic.id.to_string()), reason));
         }
         let temporary = held.join(format!("{file}.{}.tmp", topic.id));
-        self.disk.write(&temporary, content).map_err(failed("write"))?;
+        self.write_limited(&temporary, content).map_err(failed("write"))?;
         self.disk.rename(&temporary, &held.join(file)).map_err(failed("rename to"))?;
         self.disk.sync_directory(&held).map_err(failed("sync the directory of"))
     }
@@ -314,12 +314,16 @@ impl TopicDirectory {
         self.disk.create_directory(path).map_err(|source| failure("create", path, source))
     }
 
-    /// A topic's file; what no reader would take is not written.
     fn write(&self, path: &Path, content: &[u8]) -> Result<(), StoreError> {
+        self.write_limited(path, content).map_err(|source| failure("write", path, source))
+    }
+
+    /// A topic's file; what no reader would take is not written.
+    fn write_limited(&self, path: &Path, content: &[u8]) -> io::Result<()> {
         if content.len() > LIMIT_BYTES {
-            return Err(failure("write", path, io::ErrorKind::FileTooLarge.into()));
+            return Err(io::ErrorKind::FileTooLarge.into());
         }
-        self.disk.write(path, content).map_err(|source| failure("write", path, source))
+        self.disk.write(path, content)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
