@@ -1,11 +1,13 @@
 //! Election and topics without Kubernetes: a few files in a directory that all brokers of one machine share.
 //!
 //! For tests, and for trying a cluster on one machine. A lease that runs out, with a count of its holders, and a list of
-//! topics; every access is under a file lock. It works like the real thing towards [`super::ports`], and is no substitute
-//! for it: it needs one clock, and locks that end with their process.
+//! topics. It works like the real thing towards [`super::ports`], and is no substitute for it: it needs one clock.
+//!
+//! Each state of either is a file of its own, numbered; the last one counts. Who changes a state makes the next file, which
+//! exists already if somebody was faster. No lock: a process that stands still holds up nobody.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -55,6 +57,14 @@ struct StoredTopic {
     configs: std::collections::BTreeMap<String, String>,
 }
 
+/// What is elected and what topics there are.
+const LEASE_FILE: &str = "lease";
+const TOPICS_FILE: &str = "topics";
+
+/// So many states before the last one are kept: of two minutes and more, if nothing but the lease is renewed. A process that stood still for
+/// longer between reading a state and changing it could make a file that was there before.
+const KEPT_STATES: u64 = 500;
+
 /// The directory that stands in for Kubernetes.
 #[derive(Clone, Debug)]
 struct Directory(PathBuf);
@@ -94,7 +104,7 @@ async fn elect(
     loop {
         let began = Instant::now();
         let (looked, candidate) = (directory.clone(), own.clone());
-        let lease = blocking(move || looked.locked(|directory| directory.compete(&candidate))).await;
+        let lease = blocking(move || looked.compete(&candidate)).await;
         if let Ok(lease) = lease {
             publish.send_if_modified(|leadership| {
                 let next = understand(&lease, &own, began);
@@ -110,7 +120,7 @@ async fn elect(
                 let Ok(done) = asked else { return };
                 publish.send_replace(Leadership::Unknown);
                 let (left, former) = (directory.clone(), own.clone());
-                let _ = blocking(move || left.locked(|directory| directory.resign(&former))).await;
+                let _ = blocking(move || left.resign(&former)).await;
                 let _ = done.send(());
                 return;
             }
@@ -134,9 +144,7 @@ fn understand(lease: &Lease, own: &Holder, renewed: Instant) -> Leadership {
 async fn poll_topics(directory: Directory, publish: watch::Sender<Option<Arc<DesiredTopics>>>) {
     while !publish.is_closed() {
         let looked = directory.clone();
-        if let Ok(topics) =
-            blocking(move || looked.locked(|directory| directory.read::<Vec<StoredTopic>>("topics.json"))).await
-        {
+        if let Ok((_, topics)) = blocking(move || looked.read::<Vec<StoredTopic>>(TOPICS_FILE)).await {
             let topics: DesiredTopics = topics.into_iter().map(desired).collect();
             publish.send_if_modified(|known| {
                 let changed = known.as_deref() != Some(&topics);
@@ -165,49 +173,73 @@ async fn serve_requests(directory: Directory, mut requests: mpsc::Receiver<Topic
 }
 
 impl Directory {
-    fn locked<T>(&self, act: impl FnOnce(&Self) -> io::Result<T>) -> io::Result<T> {
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(self.0.join("lock"))?;
-        lock.lock()?;
-        act(self)
+    fn state(&self, name: &str, number: u64) -> PathBuf {
+        self.0.join(format!("{name}.{number:016x}.json"))
     }
 
-    fn read<T: DeserializeOwned + Default>(&self, name: &str) -> io::Result<T> {
-        match fs::read(self.0.join(name)) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::other),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
-            Err(error) => Err(error),
+    /// The last state and its number, 0 if there is none yet.
+    fn read<T: DeserializeOwned + Default>(&self, name: &str) -> io::Result<(u64, T)> {
+        let mut last = 0;
+        for entry in fs::read_dir(&self.0)? {
+            let file = entry?.file_name();
+            let number =
+                file.to_str().and_then(|file| file.strip_prefix(name)?.strip_prefix('.')?.strip_suffix(".json"));
+            if let Some(number) = number.and_then(|number| u64::from_str_radix(number, 16).ok()) {
+                last = last.max(number);
+            }
         }
+        if last == 0 {
+            return Ok((0, T::default()));
+        }
+        let state = serde_json::from_slice(&fs::read(self.state(name, last))?).map_err(io::Error::other)?;
+        Ok((last, state))
     }
 
-    fn write(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
-        let temporary = self.0.join(format!("{name}.tmp"));
-        File::create(&temporary)?.write_all(&serde_json::to_vec(value).map_err(io::Error::other)?)?;
-        fs::rename(temporary, self.0.join(name))
+    /// Makes `value` the state after number `last`. False if there is one already.
+    fn write(&self, name: &str, last: u64, value: &impl Serialize) -> io::Result<bool> {
+        let whole = self.0.join(format!("{name}.{}.tmp", TopicId::random()));
+        fs::write(&whole, serde_json::to_vec(value).map_err(io::Error::other)?)?;
+        let made = fs::hard_link(&whole, self.state(name, last + 1));
+        fs::remove_file(whole)?;
+        match made {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+            made => made?,
+        }
+        if let Some(old) = last.checked_sub(KEPT_STATES) {
+            // It may never have been there.
+            let _ = fs::remove_file(self.state(name, old));
+        }
+        Ok(true)
     }
 
     /// Renews the own lease, or takes one that has run out.
     fn compete(&self, own: &Holder) -> io::Result<Lease> {
-        let mut lease: Lease = self.read("lease.json")?;
-        let now = now_ms();
-        let is_own = lease.holder.as_ref() == Some(own);
-        let age = Duration::from_millis(now.saturating_sub(lease.renewed_ms));
-        if is_own || lease.holder.is_none() || age > LEASE {
+        loop {
+            let (last, mut lease): (u64, Lease) = self.read(LEASE_FILE)?;
+            let now = now_ms();
+            let is_own = lease.holder.as_ref() == Some(own);
+            let age = Duration::from_millis(now.saturating_sub(lease.renewed_ms));
+            if !is_own && lease.holder.is_some() && age <= LEASE {
+                return Ok(lease);
+            }
             if !is_own {
                 lease.transitions += 1;
             }
             lease.holder = Some(own.clone());
             lease.renewed_ms = now;
-            self.write("lease.json", &lease)?;
+            if self.write(LEASE_FILE, last, &lease)? {
+                return Ok(lease);
+            }
         }
-        Ok(lease)
     }
 
     fn resign(&self, own: &Holder) -> io::Result<()> {
-        let lease: Lease = self.read("lease.json")?;
-        if lease.holder.as_ref() == Some(own) {
-            self.write("lease.json", &Lease { holder: None, ..lease })?;
+        loop {
+            let (last, lease): (u64, Lease) = self.read(LEASE_FILE)?;
+            if lease.holder.as_ref() != Some(own) || self.write(LEASE_FILE, last, &Lease { holder: None, ..lease })? {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     fn carry_out(&self, request: TopicRequest) {
@@ -235,28 +267,27 @@ impl Directory {
                 let _ = reply.send(self.change_topic(id, |topic| topic.partitions = partitions));
             }
             TopicRequest::SetConfigs { id, configs, reply, .. } => {
-                let _ = reply.send(self.change_topic(id, |topic| topic.configs = configs));
+                let _ = reply.send(self.change_topic(id, |topic| topic.configs.clone_from(&configs)));
             }
         }
     }
 
-    fn change_topic(&self, id: TopicId, change: impl FnOnce(&mut StoredTopic)) -> Result<(), TopicRefusal> {
-        self.change_topics(|topics| topics.iter_mut().find(|topic| topic.id == id).map(change).ok_or_else(unknown))
+    fn change_topic(&self, id: TopicId, change: impl Fn(&mut StoredTopic)) -> Result<(), TopicRefusal> {
+        self.change_topics(|topics| topics.iter_mut().find(|topic| topic.id == id).map(&change).ok_or_else(unknown))
     }
 
     fn change_topics(
         &self,
-        change: impl FnOnce(&mut Vec<StoredTopic>) -> Result<(), TopicRefusal>,
+        change: impl Fn(&mut Vec<StoredTopic>) -> Result<(), TopicRefusal>,
     ) -> Result<(), TopicRefusal> {
-        let changed = self.locked(|directory| {
-            let mut topics: Vec<StoredTopic> = directory.read("topics.json")?;
-            let changed = change(&mut topics);
-            if changed.is_ok() {
-                directory.write("topics.json", &topics)?;
+        let failed = |error: io::Error| refusal(ErrorCode::UnknownServerError, &error.to_string());
+        loop {
+            let (last, mut topics): (u64, Vec<StoredTopic>) = self.read(TOPICS_FILE).map_err(failed)?;
+            change(&mut topics)?;
+            if self.write(TOPICS_FILE, last, &topics).map_err(failed)? {
+                return Ok(());
             }
-            Ok(changed)
-        });
-        changed.unwrap_or_else(|error| Err(refusal(ErrorCode::UnknownServerError, &error.to_string())))
+        }
     }
 }
 
@@ -296,6 +327,25 @@ mod tests {
         resigned.await.unwrap();
         let next = |l: &Leadership| matches!(l, Leadership::Controller { lease_transitions: t, .. } if *t == lease_transitions + 1);
         other.wait_for(next).await.unwrap();
+    }
+
+    #[test]
+    fn of_two_who_saw_the_same_state_one_changes_it() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory(root.path().to_owned());
+        let holder = |broker| Holder { broker, incarnation: Incarnation(7), heartbeat: format!("h:{broker}") };
+        assert_eq!(directory.compete(&holder(1)).unwrap().transitions, 1);
+        // It stands still here, with what it has read.
+        let (last, stale): (u64, Lease) = directory.read(LEASE_FILE).unwrap();
+        for renewals in 1..=KEPT_STATES + 2 {
+            assert_eq!(directory.compete(&holder(1)).unwrap().transitions, 1);
+            assert_eq!(directory.read::<Lease>(LEASE_FILE).unwrap().0, last + renewals);
+        }
+        assert!(fs::read_dir(root.path()).unwrap().count() as u64 <= KEPT_STATES + 1);
+        let (last, _): (u64, Lease) = directory.read(LEASE_FILE).unwrap();
+        assert!(!directory.write(LEASE_FILE, last - 1, &stale).unwrap());
+        directory.resign(&holder(1)).unwrap();
+        assert_eq!(directory.compete(&holder(2)).unwrap().transitions, 2);
     }
 
     #[tokio::test]
