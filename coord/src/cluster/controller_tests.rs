@@ -43,6 +43,19 @@ fn office() -> (Office, Candidate) {
     office_with(Arc::new(FileSystem))
 }
 
+/// Runs a scenario that begins when the controller's term has.
+async fn when_elected(scenario: impl AsyncFnOnce(Office)) {
+    LocalSet::new()
+        .run_until(async {
+            let (mut office, candidate) = office();
+            spawn_local(candidate.run());
+            office.leadership.send_replace(elected_for(PATIENCE));
+            office.sink.wait_for(Option::is_some).await.unwrap();
+            scenario(office).await;
+        })
+        .await;
+}
+
 fn office_with(disk: Arc<dyn Disk>) -> (Office, Candidate) {
     let (root, file) = volume();
     let topics = TopicDirectory::open(root.path().to_owned(), CONTROLLER, disk).unwrap();
@@ -128,110 +141,85 @@ async fn released(told: &mut Told, partition: PartitionKey) {
 
 #[tokio::test]
 async fn a_release_is_passed_on_also_to_a_leader_that_comes_after_the_word_of_it() {
-    LocalSet::new()
-        .run_until(async {
-            let (mut office, candidate) = office();
-            spawn_local(candidate.run());
-            office.leadership.send_replace(elected_for(PATIENCE));
-            office.sink.wait_for(Option::is_some).await.unwrap();
-            let _controller = office.come(CONTROLLER, 10).await;
-            let _other = office.come(OTHER, 20).await;
-            office.assignment("two share the slots", |assignment| leads(assignment, OTHER) > 0).await;
-            let mut third = office.come(THIRD, 30).await;
-            let moved = |slot: &&AssignedSlot| slot.leader == THIRD && slot.previous == Some(OTHER);
-            let shared = office
-                .assignment("the third one has some", |assignment| assignment.consumer_groups.iter().any(|s| moved(&s)))
-                .await;
-            let slot = shared.consumer_groups.iter().find(moved).unwrap();
-            let partition = PartitionKey::of_slot(slot.slot);
-            let epoch = LeaderEpoch(slot.epoch.0 - 1);
-            office.say(OTHER, 20, vec![Report { partition, epoch, what: What::Relinquished }]).await;
-            released(&mut third, partition).await;
-            // It may have been lost with the stream.
-            let mut again = office.come(THIRD, 31).await;
-            released(&mut again, partition).await;
-        })
-        .await;
+    when_elected(async |office: Office| {
+        let _controller = office.come(CONTROLLER, 10).await;
+        let _other = office.come(OTHER, 20).await;
+        office.assignment("two share the slots", |assignment| leads(assignment, OTHER) > 0).await;
+        let mut third = office.come(THIRD, 30).await;
+        let moved = |slot: &&AssignedSlot| slot.leader == THIRD && slot.previous == Some(OTHER);
+        let shared = office
+            .assignment("the third one has some", |assignment| assignment.consumer_groups.iter().any(|s| moved(&s)))
+            .await;
+        let slot = shared.consumer_groups.iter().find(moved).unwrap();
+        let partition = PartitionKey::of_slot(slot.slot);
+        let epoch = LeaderEpoch(slot.epoch.0 - 1);
+        office.say(OTHER, 20, vec![Report { partition, epoch, what: What::Relinquished }]).await;
+        released(&mut third, partition).await;
+        // It may have been lost with the stream.
+        let mut again = office.come(THIRD, 31).await;
+        released(&mut again, partition).await;
+    })
+    .await;
 }
 
 /// The bug that this would find: each message became one, more than may wait, and the rest was lost.
 #[tokio::test]
 async fn many_releases_at_a_time_are_all_passed_on() {
-    LocalSet::new()
-        .run_until(async {
-            let (mut office, candidate) = office();
-            spawn_local(candidate.run());
-            office.leadership.send_replace(elected_for(PATIENCE));
-            office.sink.wait_for(Option::is_some).await.unwrap();
-            let _controller = office.come(CONTROLLER, 10).await;
-            let mut other = office.come(OTHER, 20).await;
-            let shared = office.assignment("two share the slots", |assignment| leads(assignment, OTHER) > 1).await;
-            let slots = shared.consumer_groups.iter().filter(|slot| slot.leader == OTHER);
-            let partitions: Vec<_> = slots.map(|slot| PartitionKey::of_slot(slot.slot)).collect();
-            let sink = office.sink.borrow().clone().unwrap();
-            for number in 0..100 {
-                // The last one is another one.
-                let partition = partitions[usize::from(number == 99)];
-                let report = Report { partition, epoch: LeaderEpoch(0), what: What::Relinquished };
-                let message =
-                    BrokerMessage { healthy: true, reports: vec![wire_report(&report)], ..Default::default() };
-                let session = SessionId(10);
-                sink.try_send(SessionEvent::Heard { session, broker: CONTROLLER, message }).unwrap();
-            }
-            released(&mut other, partitions[1]).await;
-        })
-        .await;
+    when_elected(async |office: Office| {
+        let _controller = office.come(CONTROLLER, 10).await;
+        let mut other = office.come(OTHER, 20).await;
+        let shared = office.assignment("two share the slots", |assignment| leads(assignment, OTHER) > 1).await;
+        let slots = shared.consumer_groups.iter().filter(|slot| slot.leader == OTHER);
+        let partitions: Vec<_> = slots.map(|slot| PartitionKey::of_slot(slot.slot)).collect();
+        let sink = office.sink.borrow().clone().unwrap();
+        for number in 0..100 {
+            // The last one is another one.
+            let partition = partitions[usize::from(number == 99)];
+            let report = Report { partition, epoch: LeaderEpoch(0), what: What::Relinquished };
+            let message = BrokerMessage { healthy: true, reports: vec![wire_report(&report)], ..Default::default() };
+            let session = SessionId(10);
+            sink.try_send(SessionEvent::Heard { session, broker: CONTROLLER, message }).unwrap();
+        }
+        released(&mut other, partitions[1]).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn who_reports_something_hears_that_it_was_passed_on() {
-    LocalSet::new()
-        .run_until(async {
-            let (mut office, candidate) = office();
-            spawn_local(candidate.run());
-            office.leadership.send_replace(elected_for(PATIENCE));
-            office.sink.wait_for(Option::is_some).await.unwrap();
-            let mut other = office.come(OTHER, 20).await;
-            let mut own = office.come(CONTROLLER, 10).await;
-            let shared = office.assignment("two share the slots", |assignment| leads(assignment, OTHER) > 0).await;
-            let slot = shared.consumer_groups.iter().find(|slot| slot.leader == OTHER).unwrap();
-            let partition = PartitionKey::of_slot(slot.slot);
-            let report = Report { partition, epoch: LeaderEpoch(0), what: What::Relinquished };
-            office.say_numbered(CONTROLLER, 10, vec![report], 17).await;
-            while timeout(PATIENCE, own.recv()).await.unwrap().unwrap().unwrap().heard < 17 {}
-            // It lies in the stream by then, also if the controller ends at once.
-            office.leadership.send_replace(Leadership::Unknown);
-            released(&mut other, partition).await;
-        })
-        .await;
+    when_elected(async |office: Office| {
+        let mut other = office.come(OTHER, 20).await;
+        let mut own = office.come(CONTROLLER, 10).await;
+        let shared = office.assignment("two share the slots", |assignment| leads(assignment, OTHER) > 0).await;
+        let slot = shared.consumer_groups.iter().find(|slot| slot.leader == OTHER).unwrap();
+        let partition = PartitionKey::of_slot(slot.slot);
+        let report = Report { partition, epoch: LeaderEpoch(0), what: What::Relinquished };
+        office.say_numbered(CONTROLLER, 10, vec![report], 17).await;
+        while timeout(PATIENCE, own.recv()).await.unwrap().unwrap().unwrap().heard < 17 {}
+        // It lies in the stream by then, also if the controller ends at once.
+        office.leadership.send_replace(Leadership::Unknown);
+        released(&mut other, partition).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn epochs_that_are_taken_are_gone_above() {
-    LocalSet::new()
-        .run_until(async {
-            let (mut office, candidate) = office();
-            spawn_local(candidate.run());
-            office.leadership.send_replace(elected_for(PATIENCE));
-            office.sink.wait_for(Option::is_some).await.unwrap();
-            let _controller = office.come(CONTROLLER, 10).await;
-            let _other = office.come(OTHER, 20).await;
-            let first = office.assignment("two share the slots", |assignment| leads(assignment, OTHER) > 1).await;
-            let mut of_other = first.consumer_groups.iter().filter(|slot| slot.leader == OTHER).map(|slot| slot.slot);
-            let (lost, healed) = (of_other.next().unwrap(), of_other.next().unwrap());
-            let report = |slot: SlotId, epoch, what| Report { partition: PartitionKey::of_slot(slot), epoch, what };
-            let reports = [(lost, What::Superseded), (healed, What::Leads)];
-            office.say(OTHER, 20, reports.map(|(slot, what)| report(slot, LeaderEpoch(9), what)).into()).await;
-            let row = |assignment: &Assignment, slot: SlotId| assignment.consumer_groups[usize::from(slot.0)];
-            let lifted = office.assignment("above", |assignment| row(assignment, lost).epoch == LeaderEpoch(10)).await;
-            assert_eq!(row(&lifted, lost).leader, OTHER, "who was superseded may lead all the same");
-            assert_eq!(
-                (row(&lifted, healed).leader, row(&lifted, healed).epoch),
-                (OTHER, LeaderEpoch(9)),
-                "it may stay"
-            );
-        })
-        .await;
+    when_elected(async |office: Office| {
+        let _controller = office.come(CONTROLLER, 10).await;
+        let _other = office.come(OTHER, 20).await;
+        let first = office.assignment("two share the slots", |assignment| leads(assignment, OTHER) > 1).await;
+        let mut of_other = first.consumer_groups.iter().filter(|slot| slot.leader == OTHER).map(|slot| slot.slot);
+        let (lost, healed) = (of_other.next().unwrap(), of_other.next().unwrap());
+        let report = |slot: SlotId, epoch, what| Report { partition: PartitionKey::of_slot(slot), epoch, what };
+        let reports = [(lost, What::Superseded), (healed, What::Leads)];
+        office.say(OTHER, 20, reports.map(|(slot, what)| report(slot, LeaderEpoch(9), what)).into()).await;
+        let row = |assignment: &Assignment, slot: SlotId| assignment.consumer_groups[usize::from(slot.0)];
+        let lifted = office.assignment("above", |assignment| row(assignment, lost).epoch == LeaderEpoch(10)).await;
+        assert_eq!(row(&lifted, lost).leader, OTHER, "who was superseded may lead all the same");
+        assert_eq!((row(&lifted, healed).leader, row(&lifted, healed).epoch), (OTHER, LeaderEpoch(9)), "it may stay");
+    })
+    .await;
 }
 
 #[tokio::test]
