@@ -105,6 +105,11 @@ counters! {
     segments_opened: Counter "kaas_log_segments_opened_total", "Older segments opened on demand.";
     /// Set when collected.
     segments_displaced: Counter "kaas_log_segments_displaced_total", "Older segments closed because too many were open.";
+    active_segments_reopened: Counter "kaas_log_active_segments_reopened_total", "Segments opened again for an append or a read after they were closed although they are appended to.";
+    /// Set when collected.
+    active_segments_displaced: Counter "kaas_log_active_segments_displaced_total", "Segments that are appended to, closed because too many were open; their partitions go on being led.";
+    /// Set when collected.
+    segment_waits: Counter "kaas_log_segment_waits_total", "Opens of segments that waited because all that were open were in use.";
     segments_deleted: Counter "kaas_log_segments_deleted_total", "Segments unlinked, by retention, DeleteRecords or tidying.";
     compaction_passes: Counter "kaas_compaction_passes_total", "Passes of compaction that came to their end.";
     compaction_read_bytes: Counter "kaas_compaction_read_bytes_total", "Bytes of record batches that compaction read.";
@@ -134,6 +139,7 @@ counters! {
     tail_cache_bytes: Gauge "kaas_tail_cache_bytes", "Memory of the tail cache.";
     read_ahead_bytes: Gauge "kaas_read_ahead_bytes", "Memory of what was read in front of sequential consumers.";
     reserve_bytes: Gauge "kaas_reserve_bytes", "Room on the volume that the reserve keeps; 0 on all shards: it is given up, or there is none.";
+    open_active_segments: Gauge "kaas_open_active_segments", "Segments held open that are appended to.";
     open_segments: Gauge "kaas_open_segments", "Older segments held open for reading.";
 }
 

@@ -12,6 +12,7 @@
 //!
 //! A write that fails may still land later: the epoch is over then, nothing more is written under it.
 
+use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use super::append_queue::{NextStep, Ticket, Waiting};
 use super::commit::{Commit, Packing, QueuedBatch, Stamp};
 use super::context::{FileOf, MAX_QUEUED_BYTES_OF_SHARD};
 use super::last_append::LastAppend;
-use super::led_log::{self, EndOfLog, LedLog, LogPosition, WriteHead};
+use super::led_log::{EndOfLog, LedLog, LogPosition, WriteHead};
 use super::segment::{OpenSegment, Segment};
 use crate::env::{BLOCK_BYTES, Env, OpenMode, TaskClass, Volume, VolumeFile, is_gone};
 use crate::format::fence::{Fence, RevokedBy};
@@ -53,6 +54,9 @@ impl NewBatch {
         if self.stamp == Stamp::LogAppendTime { self.max_timestamp } else { TimestampMs(-1) }
     }
 }
+
+/// A segment that was begun, and its file.
+type BegunSegment<F> = (Rc<Segment<F>>, Rc<OpenSegment<F>>);
 
 impl<E: Env> LedLog<E> {
     /// Whether a batch of this size may be queued now.
@@ -150,9 +154,6 @@ impl<E: Env> LedLog<E> {
                 }
             }
         }
-        if self.has_ended() {
-            head.segment = None;
-        }
         self.head.replace(Some(head));
         self.writing.set(false);
         self.rested.notify_waiters();
@@ -174,12 +175,17 @@ impl<E: Env> LedLog<E> {
         let queued: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
         self.context.queued_bytes.set(self.context.queued_bytes.get() - queued);
         let (segment, open) = match &head.segment {
-            Some(segment) => segment.clone(),
+            Some(segment) => (Rc::clone(segment), self.open(segment).await?),
             None => {
-                let segment = self.begin_segment(commit.first_offset).await?;
-                head.begin(segment, &self.context.env).clone()
+                let (segment, open) = self.begin_segment(commit.first_offset).await?;
+                head.begin(Rc::clone(&segment), &self.context.env);
+                (segment, open)
             }
         };
+        // Opening may have taken its time.
+        if self.has_ended() {
+            return Ok(());
+        }
         if is_planted(PlantedBug::AskBeforeWrite) {
             drop(self.ask().await);
         }
@@ -202,15 +208,16 @@ impl<E: Env> LedLog<E> {
     }
 
     /// Creates the segment that begins at `base_offset`, durably.
-    async fn begin_segment(&self, base_offset: Offset) -> io::Result<led_log::Appended<FileOf<E>>> {
+    async fn begin_segment(&self, base_offset: Offset) -> io::Result<BegunSegment<FileOf<E>>> {
         let name = SegmentName::appended(self.epoch(), base_offset);
+        let slot = self.context.active_segments.slot().await;
         let volume = self.context.env.volume();
         let file = volume.open(&self.directory.join(name.log()), OpenMode::CreateNew).await?;
         volume.sync_directory(&self.directory).await?;
-        let open = Rc::new(OpenSegment::new(file, SegmentIndex::new(base_offset)));
+        let open = Rc::new(OpenSegment::new(file, SegmentIndex::new(base_offset), slot));
         let segment = Segment::new(name, base_offset, None, LastAppend::Before(self.context.env.now()));
         segment.max_timestamp.set(Some(TimestampMs(-1)));
-        segment.pin(Rc::clone(&open));
+        self.context.active_segments.keep(&segment, &open);
         self.segments.borrow_mut().push(Rc::clone(&segment));
         Ok((segment, open))
     }
@@ -270,13 +277,16 @@ impl<E: Env> LedLog<E> {
     /// Ends the segment that is appended to; the next write begins another. Its index goes to the volume.
     fn roll(self: &Rc<Self>, head: &mut WriteHead<FileOf<E>>) {
         let rolled = std::mem::replace(head, WriteHead::new_segment());
-        let Some((segment, open)) = rolled.segment else { return };
+        let Some(segment) = rolled.segment else { return };
         segment.end.set(Some(self.written.get()));
         self.context.counters.segments_rolled.add(1);
-        let log = Rc::clone(self);
+        let (log, index) = (Rc::clone(self), segment.index());
         self.context.env.spawn(TaskClass::Background, async move {
-            log.write_index(segment.name, &open).await;
-            log.context.open_segments.track(&segment);
+            if let Some(index) = index {
+                log.write_index(segment.name, &index).await;
+            }
+            segment.kept_index.take();
+            log.context.older_segments.adopt(&segment).await;
         });
     }
 
@@ -291,9 +301,7 @@ impl<E: Env> LedLog<E> {
             self.write_began.set(Some(self.context.env.now()));
             self.roll(&mut head);
             match self.begin_segment(self.written.get()).await {
-                Ok(segment) => {
-                    head.begin(segment, &self.context.env);
-                }
+                Ok((segment, _)) => head.begin(segment, &self.context.env),
                 Err(error) => self.write_failed(&error).await,
             }
             self.write_began.set(None);
@@ -305,8 +313,8 @@ impl<E: Env> LedLog<E> {
     }
 
     /// Makes the index of an own segment durable. A failure costs a later reader a scan, nothing else.
-    pub(crate) async fn write_index(&self, name: SegmentName, open: &OpenSegment<FileOf<E>>) {
-        let content = open.index.borrow().encode();
+    pub(crate) async fn write_index(&self, name: SegmentName, index: &RefCell<SegmentIndex>) {
+        let content = index.borrow().encode();
         if let Err(error) = self.replace(PartitionFile::Index(name), content).await {
             debug!(directory = %self.directory.display(), segment = %name, %error, "the index was not written");
         }
@@ -316,9 +324,9 @@ impl<E: Env> LedLog<E> {
     pub(crate) async fn write_index_of_head(&self) {
         let newest = self.segments.borrow().last().cloned();
         if let Some(segment) = newest.filter(|segment| segment.end.get().is_none())
-            && let Some(open) = segment.opened()
+            && let Some(index) = segment.index()
         {
-            self.write_index(segment.name, &open).await;
+            self.write_index(segment.name, &index).await;
         }
     }
 

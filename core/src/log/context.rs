@@ -8,8 +8,9 @@ use futures_lite::future;
 use kaas_proto::reserve::Reserve;
 use kaas_proto::types::BrokerId;
 
+use super::open_segments::{MAX_OLDER_SEGMENTS, OpenSegments};
 use super::read_ahead::ReadAhead;
-use super::segment::{MAX_OPEN_SEGMENTS, OpenSegments};
+use super::segment::Segment;
 use super::tail_cache::{LogId, TailCache};
 use crate::env::{Env, Volume};
 use crate::log_limit::LogLimit;
@@ -32,7 +33,9 @@ pub struct LogContext<E: Env> {
     pub broker: BrokerId,
     pub tail_cache: TailCache,
     pub read_ahead: ReadAhead,
-    pub open_segments: OpenSegments<FileOf<E>>,
+    /// Those that are appended to.
+    pub active_segments: OpenSegments<FileOf<E>>,
+    pub older_segments: OpenSegments<FileOf<E>>,
     pub counters: Rc<Counters>,
     pub log_limit: LogLimit,
     /// While it is missing, no records are accepted.
@@ -43,26 +46,36 @@ pub struct LogContext<E: Env> {
 }
 
 impl<E: Env> LogContext<E> {
+    /// At most `open_segments` segments are open at a time, but at least two.
     #[must_use]
     pub fn new(
         env: E,
         broker: BrokerId,
         tail_cache_bytes: usize,
+        open_segments: usize,
         counters: Rc<Counters>,
         reserve: Reserve,
     ) -> Rc<Self> {
+        let older = (open_segments / 2).clamp(1, MAX_OLDER_SEGMENTS);
         Rc::new(Self {
             env,
             broker,
             tail_cache: TailCache::new(tail_cache_bytes),
             read_ahead: ReadAhead::default(),
-            open_segments: OpenSegments::new(MAX_OPEN_SEGMENTS),
+            active_segments: OpenSegments::new(open_segments.saturating_sub(older).max(1)),
+            older_segments: OpenSegments::new(older),
             counters,
             log_limit: LogLimit::default(),
             reserve,
             queued_bytes: Cell::new(0),
             next_log: Cell::new(0),
         })
+    }
+
+    /// Those that a segment shares a bound with.
+    #[must_use]
+    pub fn open_segments(&self, segment: &Segment<FileOf<E>>) -> &OpenSegments<FileOf<E>> {
+        if segment.end.get().is_none() { &self.active_segments } else { &self.older_segments }
     }
 
     /// Whether a line about this cause is to be logged, and not only counted.

@@ -25,7 +25,7 @@ use super::append_queue::AppendQueue;
 use super::context::{FileOf, LogContext};
 use super::persist::{self, ReplaceError};
 use super::read_ahead::Hints;
-use super::segment::{OpenSegment, Segment, index_interval};
+use super::segment::{Segment, index_interval};
 use super::tail_cache::LogId;
 use crate::env::{Env, MonotonicTime, is_gone};
 use crate::format::partition_file::PartitionFile;
@@ -143,14 +143,11 @@ impl LogSettings {
     }
 }
 
-/// The segment that is appended to, and its file.
-pub(super) type Appended<F> = (Rc<Segment<F>>, Rc<OpenSegment<F>>);
-
 /// Where the next write goes. Taken by the write task while it runs.
 #[derive(Debug)]
 pub(super) struct WriteHead<F> {
     /// `None` in front of the first write of a segment: it is created then.
-    pub segment: Option<Appended<F>>,
+    pub segment: Option<Rc<Segment<F>>>,
     /// The logical end of the segment.
     pub position: u64,
     /// How long its file is: the rest are zeros.
@@ -165,9 +162,9 @@ pub(super) struct WriteHead<F> {
 
 impl<F> WriteHead<F> {
     /// From now on this segment is appended to.
-    pub(super) fn begin(&mut self, segment: Appended<F>, env: &impl Env) -> &Appended<F> {
+    pub(super) fn begin(&mut self, segment: Rc<Segment<F>>, env: &impl Env) {
         (self.began, self.random) = (env.now(), env.random_u64());
-        self.segment.insert(segment)
+        self.segment = Some(segment);
     }
 
     pub(super) fn new_segment() -> Self {
@@ -419,9 +416,6 @@ impl<E: Env> LedLog<E> {
     pub fn close_handles(&self) {
         self.fence.take();
         self.segments.borrow().iter().for_each(|segment| segment.close());
-        if let Some(head) = self.head.borrow_mut().as_mut() {
-            head.segment = None;
-        }
         self.context.tail_cache.forget(self.id);
         self.context.read_ahead.forget(self.id);
     }

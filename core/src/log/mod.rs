@@ -10,6 +10,7 @@ pub mod commit;
 pub mod context;
 pub mod last_append;
 pub mod led_log;
+pub mod open_segments;
 pub mod persist;
 pub mod read_ahead;
 pub mod read_progress;

@@ -18,7 +18,7 @@ use super::led_log::LedLog;
 use super::read_ahead::{Hint, READ_AHEAD_BYTES};
 use super::read_progress::{ReadProgress, Stop};
 use super::segment::{OpenSegment, Segment};
-use crate::env::{BLOCK_BYTES, Env, TaskClass, VolumeFile};
+use crate::env::{BLOCK_BYTES, Env, OpenMode, TaskClass, VolumeFile};
 use crate::format::index::{BatchSpan, SegmentIndex};
 
 /// The largest single read, unless one batch is larger.
@@ -174,13 +174,18 @@ impl<E: Env> LedLog<E> {
         }
     }
 
-    /// Opens a segment; the one that is appended to is open already.
+    /// Opens a segment; the one that is appended to is open already, unless others needed its slot.
     pub(crate) async fn open(&self, segment: &Rc<Segment<FileOf<E>>>) -> io::Result<Rc<OpenSegment<FileOf<E>>>> {
-        if let Some(open) = self.context.open_segments.in_use(segment) {
+        let open_segments = self.context.open_segments(segment);
+        if let Some(open) = open_segments.in_use(segment) {
             return Ok(open);
         }
-        self.context.counters.segments_opened.add(1);
-        let opened = self.context.open_segments.open(self.context.env.volume(), &self.directory, segment).await;
+        let counters = &self.context.counters;
+        let is_active = segment.end.get().is_none();
+        if is_active { &counters.active_segments_reopened } else { &counters.segments_opened }.add(1);
+        // Nothing is written under an epoch that is over.
+        let mode = if is_active && !self.has_ended() { OpenMode::ReadWrite } else { OpenMode::Read };
+        let opened = open_segments.open(self.context.env.volume(), &self.directory, segment, mode).await;
         opened.map_err(|error| self.unreadable(segment, &error))
     }
 

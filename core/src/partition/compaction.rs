@@ -18,7 +18,7 @@ use crate::compaction::error::CompactionError;
 use crate::compaction::output::{Written, discard};
 use crate::compaction::pass::PassEnd;
 use crate::compaction::selection::{Backlog, Limits, SegmentSummary, backlog};
-use crate::env::{Env, MonotonicTime, Volume, VolumeFile};
+use crate::env::{Env, MonotonicTime, Volume};
 use crate::format::manifest::{Manifest, Replaced};
 use crate::format::partition_file::PartitionFile;
 use crate::format::segment_name::SegmentName;
@@ -321,7 +321,7 @@ impl<E: Env> Leader<E> {
                 waited += READER_PAUSE;
             }
             if let Some(open) = Rc::into_inner(open) {
-                drop(open.file.close().await);
+                drop(open.close().await);
             }
         }
         if is_left {

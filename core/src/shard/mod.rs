@@ -58,6 +58,8 @@ pub struct ShardConfig {
     /// Who we say we are when we revoke a fence.
     pub broker: BrokerId,
     pub tail_cache_bytes: usize,
+    /// How many segments may be open, for appends and reads together.
+    pub open_segments: usize,
     /// `producer.id.expiration.ms`
     pub producer_id_expiration: Duration,
     /// A checkpoint of a log is written whenever so much was appended to it.
@@ -82,6 +84,7 @@ impl ShardConfig {
             shard,
             broker,
             tail_cache_bytes: DEFAULT_TAIL_CACHE_BYTES,
+            open_segments: usize::MAX,
             checkpoint_bytes: CHECKPOINT_BYTES,
             producer_id_expiration: settings.producer_id_expiration,
             retention_check_interval: settings.retention_check_interval,
@@ -136,7 +139,14 @@ impl<E: Env> Shard<E> {
     pub fn start_with(env: E, config: ShardConfig, channels: ShardChannels, reserve: Reserve) -> Self {
         let ShardChannels { commands, events, operations } = channels;
         let counters = Rc::new(Counters::default());
-        let log = LogContext::new(env.clone(), config.broker, config.tail_cache_bytes, counters, reserve);
+        let log = LogContext::new(
+            env.clone(),
+            config.broker,
+            config.tail_cache_bytes,
+            config.open_segments,
+            counters,
+            reserve,
+        );
         let context = PartitionContext::new(
             log,
             config.shard,
@@ -241,8 +251,12 @@ impl<E: Env> Shard<E> {
         counters.watchers.set(self.0.context.watchers.len() as u64);
         counters.tail_cache_bytes.set(self.0.context.log.tail_cache.bytes() as u64);
         counters.read_ahead_bytes.set(self.0.context.log.read_ahead.bytes() as u64);
-        counters.open_segments.set(self.0.context.log.open_segments.len() as u64);
-        counters.segments_displaced.set(self.0.context.log.open_segments.displaced());
+        let LogContext { active_segments, older_segments, .. } = &*self.0.context.log;
+        counters.open_active_segments.set(active_segments.len() as u64);
+        counters.active_segments_displaced.set(active_segments.displaced());
+        counters.open_segments.set(older_segments.len() as u64);
+        counters.segments_displaced.set(older_segments.displaced());
+        counters.segment_waits.set(active_segments.waits() + older_segments.waits());
         counters.collect(&mut metrics);
         self.0.groups.report(&mut metrics);
         metrics

@@ -209,7 +209,7 @@ mod tests {
 
     fn keep_on(env: &MemoryEnv) -> (Reserve, Rc<Counters>) {
         let (reserve, counters) = (Reserve::default(), Rc::new(Counters::default()));
-        let context = LogContext::new(env.clone(), BROKER, 0, Rc::clone(&counters), reserve.clone());
+        let context = LogContext::new(env.clone(), BROKER, 0, 2, Rc::clone(&counters), reserve.clone());
         env.spawn(TaskClass::Background, keep(context));
         (reserve, counters)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kaas_core::env::memory::{MemoryEnv, Operation};
 use kaas_core::env::{Env, Volume};
-use kaas_core::log::segment::MAX_OPEN_SEGMENTS;
+use kaas_core::log::open_segments::MAX_OLDER_SEGMENTS;
 use kaas_core::shard::operation::IsolationLevel;
 use kaas_proto::config::topic::TopicConfig;
 
@@ -60,7 +60,7 @@ fn older_segments_are_opened_on_demand_and_not_more_than_the_bound() {
     let env = MemoryEnv::virtual_time();
     run(&env, async {
         let config = one_record_per_segment();
-        let segments = MAX_OPEN_SEGMENTS + 40;
+        let segments = MAX_OLDER_SEGMENTS + 40;
         let first = Broker::start_with(&env, 1, |config| config.tail_cache_bytes = 0);
         first.lead(0, None, &config).await;
         for number in 0..segments {
@@ -72,7 +72,7 @@ fn older_segments_are_opened_on_demand_and_not_more_than_the_bound() {
         broker.lead(0, None, &config).await;
         assert_eq!(broker.metric("kaas_open_segments"), 0);
         assert_eq!(broker.values(0).await.len(), segments);
-        assert_eq!(broker.metric("kaas_open_segments"), MAX_OPEN_SEGMENTS as u64);
+        assert_eq!(broker.metric("kaas_open_segments"), MAX_OLDER_SEGMENTS as u64);
         assert_eq!(broker.metric("kaas_log_segments_opened_total"), segments as u64);
         assert_eq!(broker.metric("kaas_log_segments_displaced_total"), 40);
         // What is in use stays open: the first segment that is still open is read again, then so many new ones that only

@@ -13,6 +13,7 @@ mod deleting;
 mod deposed;
 mod every_file;
 mod failures;
+mod few_slots;
 mod files;
 mod gone;
 mod groups;

@@ -20,6 +20,8 @@ const SEEDS: std::ops::Range<u64> = 0..150;
 const STEPS: usize = 120;
 const BROKERS: i32 = 3;
 const PRODUCERS: usize = 2;
+/// One for what is appended to, and one for what is older.
+const FEW_SEGMENTS: usize = 2;
 
 const FAULTY: [Operation; 12] = [
     Operation::WriteAt,
@@ -90,17 +92,34 @@ fn begin_append(
     });
 }
 
-/// Returns how many batches were acknowledged.
-async fn scenario(seed: u64, env: &MemoryEnv) -> usize {
+/// What happened in a scenario.
+struct Summary {
+    acknowledged: usize,
+    /// Active segments that were closed for others.
+    displaced: u64,
+}
+
+async fn scenario(seed: u64, env: &MemoryEnv) -> Summary {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed);
     let config = topic_config(&[("segment.bytes", "1048576")]);
-    let brokers: Vec<_> = (0..BROKERS).map(|id| Broker::start(env, id)).collect();
+    let is_crowded = seed % 3 == 1;
+    let open_segments = if is_crowded { FEW_SEGMENTS } else { usize::MAX };
+    let start = |id| Broker::start_with(env, id, |config| config.open_segments = open_segments);
+    let brokers: Vec<_> = (0..BROKERS).map(start).collect();
+    // Each has another partition, which takes the place among the open segments from the one that this is about.
+    let neighbours = || brokers.iter().zip(1..).filter(|_| is_crowded);
+    for (broker, neighbour) in neighbours() {
+        broker.take_over(neighbour, None, &config).await;
+    }
     let (shown, acked) = (Promises::default(), Promises::default());
     let deletes = Deletes::default();
     let mut held = Vec::new();
     let mut epoch = 0;
     let sequences: [Rc<Cell<i32>>; PRODUCERS] = Default::default();
     for step in 0..STEPS {
+        for (broker, neighbour) in neighbours() {
+            drop(broker.begin_produce(neighbour, RequiredAcks::All, batch(env, &["n"])));
+        }
         let broker = &brokers[random.below(brokers.len())];
         match random.below(14) {
             0..=3 => {
@@ -178,7 +197,9 @@ async fn scenario(seed: u64, env: &MemoryEnv) -> usize {
     of_producers.sort();
     of_producers.dedup();
     assert_eq!(of_producers.len(), count, "seed {seed}: a repeated batch is in the log twice");
-    acked.0.borrow().len()
+    let displaced = |broker: &Broker| broker.metric("kaas_log_active_segments_displaced_total");
+    let displaced = brokers.iter().map(displaced).sum();
+    Summary { acknowledged: acked.0.borrow().len(), displaced }
 }
 
 #[test]
@@ -189,10 +210,13 @@ fn promises_are_kept() {
     });
     let seeds = seeds.unwrap_or(SEEDS);
     let count = usize::try_from(seeds.end - seeds.start).unwrap();
-    let mut acknowledged = 0;
+    let (mut acknowledged, mut displaced) = (0, 0);
     for seed in seeds {
         let env = MemoryEnv::virtual_time();
-        acknowledged += run(&env, scenario(seed, &env));
+        let summary = run(&env, scenario(seed, &env));
+        acknowledged += summary.acknowledged;
+        displaced += summary.displaced;
     }
+    assert!(displaced > count as u64 * 3, "{displaced} active segments closed: too few to show anything");
     assert!(acknowledged > count * 3, "{acknowledged} batches acknowledged: too few to show anything");
 }

@@ -13,7 +13,7 @@ use crate::play::producer::{Producer, send_once};
 use crate::play::run::run;
 use crate::play::scenario::topic_config;
 
-use Operation::{Close, List, Open, Overwrite, Read, ReadAt, Rename, SyncDirectory, Unlink, Write, WriteAt};
+use Operation::{Close, List, Open, Overwrite, Read, ReadAt, Rename, Size, SyncDirectory, Unlink, Write, WriteAt};
 
 /// A calm cluster, and what its brokers did.
 struct Counted {
@@ -21,8 +21,8 @@ struct Counted {
 }
 
 impl Counted {
-    async fn start(simulation: &Simulation, settings: &[(&str, &str)]) -> Self {
-        Self { cluster: Cluster::start(simulation, Setup::new(topic_config(settings))).await }
+    async fn start(simulation: &Simulation, setup: Setup) -> Self {
+        Self { cluster: Cluster::start(simulation, setup).await }
     }
 
     fn broker(&self, id: usize) -> Rc<Broker> {
@@ -59,9 +59,13 @@ impl Counted {
 }
 
 fn count(settings: &[(&str, &str)], check: impl AsyncFnOnce(Counted)) {
+    count_with(Setup::new(topic_config(settings)), check);
+}
+
+fn count_with(setup: Setup, check: impl AsyncFnOnce(Counted)) {
     let simulation = Simulation::new(1);
     let scenario = async {
-        check(Counted::start(&simulation, settings).await).await;
+        check(Counted::start(&simulation, setup).await).await;
         Ok(())
     };
     run(&simulation, scenario).unwrap();
@@ -106,6 +110,20 @@ fn a_group_commit_is_one_write_and_one_read_of_the_fence() {
             .during(0, async || drop(counted.cluster.read(&broker, 20, IsolationLevel::ReadUncommitted).await.unwrap()))
             .await;
         assert!(read.is_empty(), "{read:?}");
+    });
+}
+
+#[test]
+fn an_append_to_a_closed_segment_closes_another_and_opens_it() {
+    let setup = Setup { is_crowded: true, ..Setup::new(topic_config(&[])) };
+    count_with(setup, async |counted| {
+        counted.lead(0, 1).await;
+        let broker = counted.broker(0);
+        send_once(&counted.cluster, &broker, 0, 100);
+        counted.settle().await;
+        counted.during(0, async || broker.crowd()).await;
+        let append = counted.during(0, async || send_once(&counted.cluster, &broker, 1, 100)).await;
+        assert_eq!(append, [(Open, 1), (Size, 1), (WriteAt, 1), (ReadAt, 1), (Close, 1)]);
     });
 }
 

@@ -22,10 +22,12 @@ use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::config::topic::TopicConfig;
 use kaas_proto::control::{PartitionChange, PartitionKey, ShardCommand, ShardEvent, TakeOver};
 use kaas_proto::layout::{partition_directory, reserve_file, slot_directory};
-use kaas_proto::types::{BrokerId, LeaderEpoch, Offset, PartitionIndex, ShardId, SlotId, TopicId};
+use kaas_proto::record::BatchBuilder;
+use kaas_proto::types::{BrokerId, LeaderEpoch, Offset, PartitionIndex, ShardId, SlotId, TimestampMs, TopicId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::cluster::Setup;
+use super::scenario::topic_config;
 
 const TOPIC: &str = "t";
 /// Small, so that a scenario has many checkpoints and snapshots.
@@ -33,6 +35,10 @@ const CHECKPOINT_BYTES: u64 = 8 << 10;
 const RETENTION_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 const COMPACTION_BACKOFF: Duration = Duration::from_millis(700);
 const SNAPSHOTS: SnapshotPolicy = SnapshotPolicy { after_bytes: 8 << 10, chunk_bytes: 1 << 10 };
+/// One for what is appended to, and one for what is older.
+const FEW_SEGMENTS: usize = 2;
+/// Those of the brokers begin here.
+const FIRST_NEIGHBOUR: i32 = 100;
 /// As one transaction coordinator.
 const OWN_BATCHES: usize = 64;
 
@@ -55,10 +61,19 @@ impl Subject {
 
     pub fn directory(self) -> PathBuf {
         match self {
-            Self::Partition => partition_directory(TOPIC, self.key()),
+            Self::Partition => directory(self.key()),
             Self::Slot => slot_directory(slot()),
         }
     }
+}
+
+pub fn directory(partition: PartitionKey) -> PathBuf {
+    partition_directory(TOPIC, partition)
+}
+
+/// A partition that one broker leads beside the subject.
+pub fn neighbour(id: BrokerId) -> PartitionKey {
+    PartitionKey { topic_id: TopicId(*b"an id of a topic"), partition: PartitionIndex(FIRST_NEIGHBOUR + id.0) }
 }
 
 pub fn slot() -> SlotId {
@@ -95,6 +110,7 @@ impl Broker {
             checkpoint_bytes: CHECKPOINT_BYTES,
             retention_check_interval: RETENTION_CHECK_INTERVAL,
             keeps_reserve: setup.capacity.is_some(),
+            open_segments: if setup.is_crowded { FEW_SEGMENTS } else { usize::MAX },
             ..ShardConfig::new(ShardId(0), BrokerId(id), &settings, 1)
         };
         config.compaction = CompactionConfig { map_bytes, backoff: COMPACTION_BACKOFF, ..config.compaction };
@@ -111,7 +127,23 @@ impl Broker {
             }
         });
         let id = BrokerId(id);
-        Self { env, id, subject, operations, own_batches, commands, events: RefCell::new(events), led: Cell::new(None) }
+        let events = RefCell::new(events);
+        let broker = Self { env, id, subject, operations, own_batches, commands, events, led: Cell::new(None) };
+        if setup.is_crowded {
+            broker.command(ShardCommand::TakeOver(TakeOver {
+                partition: neighbour(id),
+                topic: TOPIC.into(),
+                epoch: None,
+                config: topic_config(&[]),
+            }));
+        }
+        broker
+    }
+
+    /// Appends to the neighbour, which takes the place among the open segments from the subject.
+    pub fn crowd(&self) {
+        let batch = BatchBuilder::new().record(TimestampMs(0), None, Some(b"n")).build();
+        drop(self.produce_to(neighbour(self.id), batch));
     }
 
     /// Whether there is room on the volume that it can give up.
@@ -124,7 +156,8 @@ impl Broker {
     /// What it reported since the last call.
     pub fn changes(&self) -> Vec<PartitionChange> {
         let mut events = self.events.borrow_mut();
-        std::iter::from_fn(|| events.try_recv().ok()).map(|event| event.change).collect()
+        let events = std::iter::from_fn(|| events.try_recv().ok());
+        events.filter(|event| event.partition == self.subject.key()).map(|event| event.change).collect()
     }
 
     /// A command that does not fit the queue of a paused broker is lost, as on the network.
@@ -147,8 +180,12 @@ impl Broker {
     }
 
     pub fn produce(&self, batch: Bytes) -> Answer<Result<Appended, AppendError>> {
+        self.produce_to(self.subject.key(), batch)
+    }
+
+    fn produce_to(&self, partition: PartitionKey, batch: Bytes) -> Answer<Result<Appended, AppendError>> {
         let (reply, answer) = oneshot::channel();
-        let batches = vec![ProduceBatch::new(self.subject.key(), batch).expect("it was made here")];
+        let batches = vec![ProduceBatch::new(partition, batch).expect("it was made here")];
         self.submit(ShardOperation::Produce(Produce { acks: RequiredAcks::All, batches, reply }));
         answer
     }

@@ -11,9 +11,9 @@ use kaas_core::env::{Env, Volume};
 use kaas_core::shard::operation::IsolationLevel;
 use kaas_proto::config::topic::TopicConfig;
 use kaas_proto::control::PartitionChange;
-use kaas_proto::types::LeaderEpoch;
+use kaas_proto::types::{BrokerId, LeaderEpoch};
 
-use super::broker::{Broker, Subject};
+use super::broker::{Broker, Subject, directory, neighbour};
 use super::oracle::Oracle;
 use super::run::short;
 
@@ -32,12 +32,15 @@ pub struct Setup {
     pub map_bytes: usize,
     /// The size of the volume while there is room on it; `None`: no limit, and no broker keeps a reserve.
     pub capacity: Option<u64>,
+    /// Each broker leads another partition, and may hardly have any segment open.
+    pub is_crowded: bool,
 }
 
 impl Setup {
     /// Two brokers, a node for each.
     pub fn new(config: Arc<TopicConfig>) -> Self {
-        Self { subject: Subject::Partition, config, brokers: 2, nodes: 2, map_bytes: 1 << 20, capacity: None }
+        let subject = Subject::Partition;
+        Self { subject, config, brokers: 2, nodes: 2, map_bytes: 1 << 20, capacity: None, is_crowded: false }
     }
 }
 
@@ -61,8 +64,11 @@ impl Cluster {
         let brokers = setup.brokers;
         let provisioner = simulation.start_process(ClientId(u32::MAX - 1));
         let volume = provisioner.volume();
-        for at in setup.subject.directory().ancestors().collect::<Vec<_>>().into_iter().rev() {
-            volume.create_directories(at).await.expect("a calm volume");
+        volume.create_directories(&setup.subject.directory()).await.expect("a calm volume");
+        if setup.is_crowded {
+            for id in (0..).map(BrokerId).take(brokers) {
+                volume.create_directories(&directory(neighbour(id))).await.expect("a calm volume");
+            }
         }
         simulation.set_capacity(setup.capacity);
         let cluster = Self(Rc::new(State {

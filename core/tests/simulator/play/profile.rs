@@ -64,6 +64,8 @@ pub struct Profile {
     pub map_bytes: usize,
     /// The size of the volume while there is room on it.
     pub capacity: Option<u64>,
+    /// Each broker leads another partition, which is appended to in every step, and may hardly have any segment open.
+    pub is_crowded: bool,
 }
 
 const COMMON: [(Step, u32); 7] = [
@@ -96,6 +98,7 @@ impl Profile {
         profile.brokers = random.of(&[2, 3, 3]);
         profile.nodes = random.of(&[1, 2, 3]);
         profile.removed_files_are_stale = random.chance(500);
+        profile.is_crowded = seed / 8 % 3 == 1;
         profile
     }
 
@@ -116,6 +119,7 @@ impl Profile {
             lasting: None,
             map_bytes: 1 << 20,
             capacity: None,
+            is_crowded: false,
         }
     }
 
@@ -242,8 +246,8 @@ impl Profile {
     }
 
     pub fn setup(&self) -> Setup {
-        let Self { subject, brokers, nodes, map_bytes, capacity, .. } = *self;
-        Setup { subject, config: topic_config(&self.settings), brokers, nodes, map_bytes, capacity }
+        let Self { subject, brokers, nodes, map_bytes, capacity, is_crowded, .. } = *self;
+        Setup { subject, config: topic_config(&self.settings), brokers, nodes, map_bytes, capacity, is_crowded }
     }
 
     pub fn step(&self, random: &SimRandom) -> Step {

@@ -106,6 +106,9 @@ impl Play {
         let step = self.profile.step(&self.random);
         let simulation = self.cluster.simulation();
         simulation.note(format!("step {number}: {step:?}"));
+        if self.profile.is_crowded {
+            self.cluster.brokers().iter().for_each(|broker| broker.crowd());
+        }
         match step {
             Step::SendOnce => {
                 for more in 0..=self.random.below(3) {
