@@ -57,7 +57,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
     probe::check_io_uring(shards)?;
     let open_files = probe::raise_open_files();
     let has_volume = options.mode.data_directory().is_some();
-    let files = open_files::share(open_files, shards, has_volume)?;
+    let files = open_files::share(open_files, shards, has_volume, options.config.max_connections)?;
     let mut file_system = None;
     let storage = match &options.mode {
         Mode::LocalDev => {
@@ -118,6 +118,8 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
         file_system,
         open_files,
         connection_files = files.connections,
+        partition_files = has_volume.then_some(files.partitions),
+        segment_files = has_volume.then_some(files.segments),
         listeners = addresses.iter().map(|(name, address)| format!("{name}={address}")).collect::<Vec<_>>().join(","),
         "kaas starts"
     );
@@ -137,6 +139,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
             listeners,
             connections: Arc::clone(&connections),
             connection_files: files.connections,
+            open_segments: usize::try_from(files.segments / u64::from(shards)).unwrap_or(usize::MAX),
             serving: serving.clone(),
             link,
         };

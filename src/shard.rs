@@ -42,6 +42,8 @@ pub(crate) struct ShardParts {
     pub(crate) connections: Arc<ConnectionCounter>,
     /// Open files for them, over all shards.
     pub(crate) connection_files: usize,
+    /// Of this shard.
+    pub(crate) open_segments: usize,
     pub(crate) serving: Serving,
 }
 
@@ -85,7 +87,17 @@ pub(crate) async fn run(parts: ShardParts) -> anyhow::Result<()> {
 
 async fn serve<E: Env>(env: E, parts: ShardParts, owns_directories: bool) {
     let ShardParts {
-        broker, config, link, operations, handles, listeners, connections, connection_files, serving, ..
+        broker,
+        config,
+        link,
+        operations,
+        handles,
+        listeners,
+        connections,
+        connection_files,
+        open_segments,
+        serving,
+        ..
     } = parts;
     let id = link.shard;
     let (commands, own_commands) = mpsc::channel(COMMAND_QUEUE_LENGTH);
@@ -95,6 +107,7 @@ async fn serve<E: Env>(env: E, parts: ShardParts, owns_directories: bool) {
     let shard_config = ShardConfig {
         owns_directories,
         keeps_reserve,
+        open_segments,
         asks_volume_for_time: !owns_directories,
         ..ShardConfig::new(id, broker, &config, shards)
     };

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use kaas_bench::broker::{Broker, BrokerOptions, wait_until};
@@ -13,7 +14,7 @@ use kaas_bench::tester::Tester;
 use kaas_proto::control::PartitionKey;
 use kaas_proto::kafka::messages::DeleteTopicsRequest;
 use kaas_proto::layout::{partition_directory, slot_directory};
-use kaas_proto::record::BatchBuilder;
+use kaas_proto::record::{BatchBuilder, Batches};
 use kaas_proto::types::TimestampMs;
 
 const PARTITIONS: i32 = 40;
@@ -110,6 +111,51 @@ fn a_broker_holds_handles_of_what_it_leads_only() {
     assert!(!first.wait().unwrap().success());
     wait_for_open(&second, &kept, &[("fence", led)]);
     assert!(second.stop().unwrap().success());
+}
+
+#[test]
+fn of_many_partitions_few_have_their_log_open() {
+    // Of 1,024 files 408 are for what is led: 306 fences, 51 segments, half of them active ones.
+    const PARTITIONS: i32 = 100;
+    const ACTIVE: usize = 26;
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let root = directory.path().canonicalize().unwrap();
+    let script = root.join("kaas-limited");
+    fs::write(&script, format!("#!/bin/sh\nulimit -n 1024\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_kaas"))).unwrap();
+    fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    let (data, many) = (root.join("data"), root.join("data/many"));
+    let led = usize::try_from(PARTITIONS).unwrap();
+    let start = || {
+        let broker = Broker::start(&BrokerOptions::new(&script, &data).with(&["--shards", "1"])).unwrap();
+        broker.wait_ready().unwrap();
+        broker
+    };
+
+    let broker = start();
+    let mut client = Client::connect(broker.kafka()).unwrap();
+    client.create_topic("many", PARTITIONS, &[]).unwrap();
+    for _ in 0..3 {
+        (0..PARTITIONS).for_each(|partition| produce(&mut client, "many", partition));
+    }
+    wait_for_open(&broker, &many, &[("fence", led), ("log", ACTIVE)]);
+    let metric = |name: &str| broker.metric(name, "").unwrap();
+    assert_eq!(metric("kaas_open_active_segments"), 26.0);
+    assert_eq!(metric("kaas_log_active_segments_displaced_total"), 274.0, "all but the open ones, each time");
+    assert_eq!(metric("kaas_log_active_segments_reopened_total"), 200.0, "for each append but the first");
+    let refused = client.create_topic("more", 207, &[]).unwrap_err().to_string();
+    assert!(refused.contains("limit of 306") && refused.contains("ulimit -n"), "{refused}");
+    client.create_topic("more", 206, &[]).unwrap();
+    broker.kill().unwrap();
+
+    let broker = start();
+    wait_for_open(&broker, &many, &[("fence", led)]);
+    let mut client = Client::connect(broker.kafka()).unwrap();
+    client.wait_for_leaders("many", PARTITIONS).unwrap();
+    for partition in 0..PARTITIONS {
+        let read = client.fetch("many", partition, kaas_proto::types::Offset(0), 0).unwrap();
+        let records = read.responses[0].partitions[0].records.clone().into_bytes();
+        assert_eq!(Batches::new(&records).count(), 3, "of partition {partition}");
+    }
 }
 
 /// The directories of partitions and slots in which a process has files open.

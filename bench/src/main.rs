@@ -57,7 +57,7 @@ enum Command {
     BesideCompaction,
     /// What recovery reads of a segment of 1 GiB.
     Recovery,
-    /// Resident memory per led idle partition. 10,000 of them need a limit of 75,000 open files.
+    /// Resident memory per led idle partition. 10,000 of them need a limit of 16,000 open files.
     IdleMemory {
         #[arg(long, default_value_t = 10_000)]
         partitions: i32,

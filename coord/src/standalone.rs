@@ -41,7 +41,7 @@ pub struct StandaloneOptions {
     /// `None`: local-dev mode, in memory.
     pub data_directory: Option<PathBuf>,
     pub config: Arc<BrokerConfig>,
-    /// How many files partitions may have open.
+    /// How many files the process may have open for what it leads: one for each partition.
     pub open_files: u64,
 }
 

@@ -15,7 +15,9 @@ const SETTLE: Duration = Duration::from_secs(5);
 pub(super) fn print(dir: &Path, binary: &Path, partitions: i32) -> Result<()> {
     let topics = partitions / PARTITIONS_PER_TOPIC;
     let root = tempfile::tempdir_in(dir)?;
-    let broker = Broker::start(&BrokerOptions::new(binary, root.path()))?;
+    // What clients may not have open is for partitions.
+    let options = BrokerOptions::new(binary, root.path()).with(&["--set", "max.connections=1000"]);
+    let broker = Broker::start(&options)?;
     broker.wait_ready()?;
     let mut client = Client::connect(broker.kafka())?;
     client.create_topic("first", 10, &[])?;
@@ -29,7 +31,7 @@ pub(super) fn print(dir: &Path, binary: &Path, partitions: i32) -> Result<()> {
     let created = broker.resident_bytes()?.saturating_sub(before) as f64 / partitions / 1024.0;
     broker.stop()?;
     // What creation left behind is not counted.
-    let broker = Broker::start(&BrokerOptions::new(binary, root.path()))?;
+    let broker = Broker::start(&options)?;
     broker.wait_ready()?;
     thread::sleep(SETTLE);
     let restarted = broker.resident_bytes()?.saturating_sub(before) as f64 / partitions / 1024.0;

@@ -57,7 +57,7 @@ pub struct ClusterOptions {
     pub own: RegisteredBroker,
     pub data_directory: PathBuf,
     pub config: Arc<BrokerConfig>,
-    /// How many files partitions may have open.
+    /// How many files the process may have open for what it leads: one for each partition.
     pub open_files: u64,
     /// Where this broker itself reaches its own heartbeat listener, `HOST:PORT`.
     pub heartbeat_address: Arc<str>,

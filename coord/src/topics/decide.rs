@@ -19,26 +19,21 @@ pub const MAX_PARTITIONS_PER_TOPIC: i32 = 10_000;
 /// Partitions that one broker leads, whatever its limit of open files.
 pub const MAX_PARTITIONS_PER_BROKER: usize = 100_000;
 
-/// Open files that a partition holds while it is led: its fence, its active segment, and one being read.
-const HANDLES_PER_PARTITION: u64 = 3;
-
 /// What bounds the number of partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionLimit {
     pub partitions: usize,
-    /// How many files partitions may have open, if that is what bounds.
-    pub open_files: Option<u64>,
+    /// The limit of open files does.
+    pub is_of_open_files: bool,
 }
 
 impl PartitionLimit {
-    /// From how many files partitions may have open, of those that the process may.
+    /// From how many files the process may have open for what it leads: a partition keeps its fence open.
     #[must_use]
     pub fn of_open_files(open_files: u64) -> Self {
-        match usize::try_from(open_files / HANDLES_PER_PARTITION) {
-            Ok(partitions) if partitions < MAX_PARTITIONS_PER_BROKER => {
-                Self { partitions, open_files: Some(open_files) }
-            }
-            _ => Self { partitions: MAX_PARTITIONS_PER_BROKER, open_files: None },
+        match usize::try_from(open_files) {
+            Ok(partitions) if partitions < MAX_PARTITIONS_PER_BROKER => Self { partitions, is_of_open_files: true },
+            _ => Self { partitions: MAX_PARTITIONS_PER_BROKER, is_of_open_files: false },
         }
     }
 
@@ -47,11 +42,10 @@ impl PartitionLimit {
         if now.saturating_add(usize::try_from(more).unwrap_or(0)) <= self.partitions {
             return Ok(());
         }
-        let cause = match self.open_files {
-            Some(files) => format!(
-                "its partitions may have {files} files open; raise the limit of the process (ulimit -n) for more"
-            ),
-            None => "more than that is not supported".to_owned(),
+        let cause = if self.is_of_open_files {
+            "each keeps a file open; for more, raise the limit of open files (ulimit -n) or lower max.connections"
+        } else {
+            "more than that is not supported"
         };
         let limit = self.partitions;
         let message =

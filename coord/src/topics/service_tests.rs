@@ -159,7 +159,7 @@ async fn a_topic_lives_and_dies() {
 #[tokio::test]
 async fn refusals_change_nothing() {
     in_local_set(async {
-        let harness = Harness::start(TopicStore::Memory, BrokerConfig::default(), 30);
+        let harness = Harness::start(TopicStore::Memory, BrokerConfig::default(), 10);
         assert_eq!(code(harness.create("a b", 1, &[]).await), ErrorCode::InvalidTopicException);
         assert_eq!(code(harness.create("__cluster", 1, &[]).await), ErrorCode::InvalidTopicException);
         assert_eq!(code(harness.create("__cluster_metadata", 1, &[]).await), ErrorCode::InvalidRequest);

@@ -107,7 +107,7 @@ const OWN_ROWS: &[BrokerDefinition] = {
         row("log.cleaner.threads", Int, "1", AtLeast(0),
             Shown("each shard compacts one of its partitions at a time"), "How many partitions are compacted at once."),
         row("max.connections", Int, "2147483647", AtLeast(0), Acted,
-            "Most connections of clients, over all listeners. The limit of open files bounds them too."),
+            "Most connections of clients, over all listeners. The limit of open files bounds them too: what they may not have is for partitions."),
         row("max.connections.per.ip", Int, "2147483647", AtLeast(0), Acted,
             "Most connections from one address."),
         row("max.incremental.fetch.session.cache.slots", Int, "1000", AtLeast(0), Acted,
