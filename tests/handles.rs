@@ -7,15 +7,18 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use kaas_bench::broker::{Broker, BrokerOptions, wait_until};
-use kaas_bench::client::Client;
+use kaas_bench::client::{Client, PRODUCE_VERSION, produce_request};
 use kaas_bench::cluster::Cluster;
 use kaas_bench::tester::Tester;
 use kaas_proto::control::PartitionKey;
+use kaas_proto::kafka::ErrorCode;
 use kaas_proto::kafka::messages::DeleteTopicsRequest;
+use kaas_proto::kafka::messages::produce::PartitionProduceData;
 use kaas_proto::layout::{partition_directory, slot_directory};
 use kaas_proto::record::{BatchBuilder, Batches};
-use kaas_proto::types::TimestampMs;
+use kaas_proto::types::{Offset, PartitionIndex, TimestampMs};
 
 const PARTITIONS: i32 = 40;
 
@@ -51,9 +54,12 @@ fn wait_for_open(broker: &Broker, directory: &Path, expected: &[(&str, usize)]) 
     assert!(waited.is_ok(), "open below {}: {open:?}, expected: {expected:?}", directory.display());
 }
 
+fn batch() -> Bytes {
+    BatchBuilder::new().record(TimestampMs(1_700_000_000_000), None, Some(b"value")).build()
+}
+
 fn produce(client: &mut Client, topic: &str, partition: i32) {
-    let batch = BatchBuilder::new().record(TimestampMs(1_700_000_000_000), None, Some(b"value"));
-    client.produce(topic, partition, batch.build()).unwrap();
+    client.produce(topic, partition, batch()).unwrap();
 }
 
 #[test]
@@ -102,7 +108,7 @@ fn a_broker_holds_handles_of_what_it_leads_only() {
     let mut client = Client::connect(broker.kafka()).unwrap();
     client.wait_for_leaders("kept", PARTITIONS).unwrap();
     // An older segment is opened when somebody reads it.
-    let read = client.fetch("kept", 1, kaas_proto::types::Offset(0), 0).unwrap();
+    let read = client.fetch("kept", 1, Offset(0), 0).unwrap();
     assert!(!read.responses[0].partitions[0].records.is_empty());
     wait_for_open(&broker, &kept, &[("fence", led), ("log", 1)]);
     // A second broker takes over: the first has to let go of everything before it ends.
@@ -142,6 +148,19 @@ fn of_many_partitions_few_have_their_log_open() {
     assert_eq!(metric("kaas_open_active_segments"), 26.0);
     assert_eq!(metric("kaas_log_active_segments_displaced_total"), 274.0, "all but the open ones, each time");
     assert_eq!(metric("kaas_log_active_segments_reopened_total"), 200.0, "for each append but the first");
+    // All at once: they wait for each other.
+    let mut all = produce_request("many", 0, batch());
+    let row = all.topic_data[0].partition_data[0].clone();
+    let rows =
+        (0..PARTITIONS).map(|partition| PartitionProduceData { index: PartitionIndex(partition), ..row.clone() });
+    all.topic_data[0].partition_data = rows.collect();
+    for offset in (3..10).map(Offset) {
+        let answer = client.call(PRODUCE_VERSION, &all).unwrap();
+        let rows = &answer.responses[0].partition_responses;
+        assert!(rows.iter().all(|row| (row.error_code, row.base_offset) == (ErrorCode::None, offset)), "{rows:?}");
+    }
+    assert!(metric("kaas_log_segment_waits_total") > 0.0);
+    wait_for_open(&broker, &many, &[("fence", led), ("log", ACTIVE)]);
     let refused = client.create_topic("more", 207, &[]).unwrap_err().to_string();
     assert!(refused.contains("limit of 306") && refused.contains("ulimit -n"), "{refused}");
     client.create_topic("more", 206, &[]).unwrap();
@@ -152,9 +171,9 @@ fn of_many_partitions_few_have_their_log_open() {
     let mut client = Client::connect(broker.kafka()).unwrap();
     client.wait_for_leaders("many", PARTITIONS).unwrap();
     for partition in 0..PARTITIONS {
-        let read = client.fetch("many", partition, kaas_proto::types::Offset(0), 0).unwrap();
+        let read = client.fetch("many", partition, Offset(0), 0).unwrap();
         let records = read.responses[0].partitions[0].records.clone().into_bytes();
-        assert_eq!(Batches::new(&records).count(), 3, "of partition {partition}");
+        assert_eq!(Batches::new(&records).count(), 10, "of partition {partition}");
     }
 }
 
