@@ -177,7 +177,7 @@ impl<E: Env> LedLog<E> {
         let (segment, open) = match &head.segment {
             Some(segment) => (Rc::clone(segment), self.open(segment).await?),
             None => {
-                let (segment, open) = self.begin_segment(commit.first_offset).await?;
+                let Some((segment, open)) = self.begin_segment(commit.first_offset).await? else { return Ok(()) };
                 head.begin(Rc::clone(&segment), &self.context.env);
                 (segment, open)
             }
@@ -207,10 +207,13 @@ impl<E: Env> LedLog<E> {
         Ok(())
     }
 
-    /// Creates the segment that begins at `base_offset`, durably.
-    async fn begin_segment(&self, base_offset: Offset) -> io::Result<BegunSegment<FileOf<E>>> {
+    /// Creates the segment that begins at `base_offset`, durably; none if the epoch ends before.
+    async fn begin_segment(&self, base_offset: Offset) -> io::Result<Option<BegunSegment<FileOf<E>>>> {
         let name = SegmentName::appended(self.epoch(), base_offset);
         let slot = self.context.active_segments.slot().await;
+        if self.has_ended() {
+            return Ok(None);
+        }
         let volume = self.context.env.volume();
         let file = volume.open(&self.directory.join(name.log()), OpenMode::CreateNew).await?;
         volume.sync_directory(&self.directory).await?;
@@ -219,7 +222,7 @@ impl<E: Env> LedLog<E> {
         segment.max_timestamp.set(Some(TimestampMs(-1)));
         self.context.active_segments.keep(&segment, &open);
         self.segments.borrow_mut().push(Rc::clone(&segment));
-        Ok((segment, open))
+        Ok(Some((segment, open)))
     }
 
     /// Tells readers of a commit that is durable, and has the fence asked. They see it once it is acknowledged.
@@ -286,7 +289,7 @@ impl<E: Env> LedLog<E> {
                 log.write_index(segment.name, &index).await;
             }
             segment.kept_index.take();
-            log.context.older_segments.adopt(&segment).await;
+            log.context.older_segments.adopt(&segment);
         });
     }
 
@@ -301,7 +304,8 @@ impl<E: Env> LedLog<E> {
             self.write_began.set(Some(self.context.env.now()));
             self.roll(&mut head);
             match self.begin_segment(self.written.get()).await {
-                Ok((segment, _)) => head.begin(segment, &self.context.env),
+                Ok(Some((segment, _))) => head.begin(segment, &self.context.env),
+                Ok(None) => {}
                 Err(error) => self.write_failed(&error).await,
             }
             self.write_began.set(None);

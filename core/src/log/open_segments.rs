@@ -155,15 +155,15 @@ impl<F: VolumeFile> OpenSegments<F> {
         order.push_back(Rc::downgrade(segment));
     }
 
-    /// Takes a segment over that has a slot elsewhere, if it is open.
-    pub async fn adopt(&self, segment: &Rc<Segment<F>>) {
-        if segment.opened().is_none() {
-            return;
-        }
-        let slot = self.slot().await;
-        if let Some(open) = segment.opened() {
-            drop(open.slot.replace(slot));
-            self.keep(segment, &open);
+    /// Takes a segment over that has a slot elsewhere. Without a free one here it is closed: nobody waits for that.
+    pub fn adopt(&self, segment: &Rc<Segment<F>>) {
+        let Some(open) = segment.opened() else { return };
+        match Arc::clone(&self.slots).try_acquire_owned() {
+            Ok(slot) => {
+                drop(open.slot.replace(slot));
+                self.keep(segment, &open);
+            }
+            Err(_) => segment.close(),
         }
     }
 
@@ -367,14 +367,16 @@ mod tests {
             let segments = segments(volume, 3).await;
             let (active, older) = (OpenSegments::new(1), OpenSegments::new(1));
             open(&active, volume, &segments[0]).await;
-            older.adopt(&segments[0]).await;
+            older.adopt(&segments[0]);
             assert_eq!((active.len(), older.len()), (0, 1));
             open(&active, volume, &segments[2]).await;
             assert_eq!(active.displaced(), 0, "it is not its own any more");
             open(&older, volume, &segments[1]).await;
             assert!(segments[0].opened().is_none());
-            older.adopt(&segments[0]).await;
-            assert_eq!((active.len(), older.len()), (1, 1));
+            older.adopt(&segments[0]);
+            assert_eq!((active.len(), older.len()), (1, 1), "what is closed needs none");
+            older.adopt(&segments[2]);
+            assert_eq!((active.len(), older.len()), (0, 1), "without a free slot it is closed");
         });
     }
 }

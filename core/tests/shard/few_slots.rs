@@ -8,10 +8,11 @@ use kaas_core::env::{Env, Volume};
 use kaas_core::log::led_log::STALL_LIMIT;
 use kaas_core::partition::error::{AppendError, FetchError, NotLeading};
 use kaas_core::shard::operation::RequiredAcks;
-use kaas_proto::control::PartitionChange;
+use kaas_proto::control::{PartitionChange, ShardCommand};
 use kaas_proto::types::LeaderEpoch;
+use tokio::sync::oneshot;
 
-use crate::harness::{Broker, batch, directory, run, settle, topic_config};
+use crate::harness::{Broker, batch, directory, key, names, run, settle, topic_config};
 
 const LOG: &str = "00000001-00000000000000000000.log";
 const REOPENED: &str = "kaas_log_active_segments_reopened_total";
@@ -68,7 +69,7 @@ fn a_segment_that_was_closed_goes_on_where_it_was() {
         assert_eq!(broker.read(0, 19).await.len(), 1);
         broker.shut_down().await;
         assert_eq!(broker.metric("kaas_open_active_segments"), 0);
-        let names = crate::harness::names(env.volume(), 0).await;
+        let names = names(env.volume(), 0).await;
         assert!(names.contains(&LOG.replace(".log", ".index")), "{names:?}");
         for (epoch, is_clean) in [(2, true), (3, false)] {
             let next = Broker::start(&env, 1);
@@ -175,7 +176,7 @@ fn a_topic_that_was_deleted_meanwhile_is_gone() {
     run(&env, async {
         let broker = start_closed(&env).await;
         let volume = env.volume();
-        for name in crate::harness::names(volume, 0).await {
+        for name in names(volume, 0).await {
             volume.unlink(&directory(0).join(name)).await.unwrap();
         }
         volume.remove_directory(&directory(0)).await.unwrap();
@@ -184,5 +185,29 @@ fn a_topic_that_was_deleted_meanwhile_is_gone() {
         let refused = broker.produce(0, batch(&env, &["late"])).await;
         assert!(matches!(refused, Err(AppendError::NotLeading(NotLeading::Gone { .. }))), "{refused:?}");
         assert!(volume.list(&directory(0)).await.is_err(), "and nothing was made");
+    });
+}
+
+#[test]
+fn who_waits_for_a_slot_while_the_topic_goes_makes_no_file() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = start(&env, 2).await;
+        broker.append(0, "a").await;
+        env.volume().hold(Operation::WriteAt);
+        let waiting = [0, 1].map(|partition| broker.begin_produce(partition, RequiredAcks::All, batch(&env, &["b"])));
+        settle(&env).await;
+        let (done, is_done) = oneshot::channel();
+        broker.command(ShardCommand::Abandon { topic_id: key(0).topic_id, done }).await;
+        for answer in waiting {
+            let refused = answer.await.unwrap().remove(0);
+            assert_eq!(refused, Err(AppendError::NotLeading(NotLeading::NotHere)));
+        }
+        env.volume().release(Operation::WriteAt);
+        is_done.await.unwrap();
+        settle(&env).await;
+        assert_eq!(broker.metric("kaas_open_active_segments"), 0);
+        let names = names(env.volume(), 1).await;
+        assert!(!names.iter().any(|name| name.ends_with(".log")), "{names:?}");
     });
 }
