@@ -194,10 +194,8 @@ impl TopicRequests {
         Arc::clone(self.state.borrow().view())
     }
 
-    /// What all brokers that are there can lead together.
     fn cluster_limit(&self) -> PartitionLimit {
-        let brokers = self.view().brokers.iter().filter(|broker| !broker.fenced).count().max(1);
-        PartitionLimit { partitions: self.limit.partitions.saturating_mul(brokers), ..self.limit }
+        self.limit.of_cluster(&self.view().brokers)
     }
 }
 

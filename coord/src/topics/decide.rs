@@ -9,7 +9,7 @@ use kaas_proto::control::{ConfigChange, NewTopic, TopicName, TopicRefusal};
 use kaas_proto::kafka::error_code::ErrorCode;
 use kaas_proto::topic_name::{self, CLUSTER_METADATA};
 use kaas_proto::types::TopicId;
-use kaas_proto::view::{ClusterView, TopicView};
+use kaas_proto::view::{BrokerView, ClusterView, TopicView};
 
 use super::{StoredTopic, names};
 
@@ -37,6 +37,14 @@ impl PartitionLimit {
         }
     }
 
+    /// What the brokers that are there can lead together, also if one of all is missing: the others take its part over.
+    #[must_use]
+    pub fn of_cluster(self, brokers: &[BrokerView]) -> Self {
+        let there = brokers.iter().filter(|broker| !broker.fenced).count();
+        let brokers = there.min(brokers.len().saturating_sub(1)).max(1);
+        Self { partitions: self.partitions.saturating_mul(brokers), ..self }
+    }
+
     fn check(&self, view: &ClusterView, more: i32) -> Result<(), TopicRefusal> {
         let now: usize = view.topics.values().map(|topic| topic.partitions.len()).sum();
         if now.saturating_add(usize::try_from(more).unwrap_or(0)) <= self.partitions {
@@ -48,8 +56,7 @@ impl PartitionLimit {
             "more than that is not supported"
         };
         let limit = self.partitions;
-        let message =
-            format!("this broker has {now} partitions, {more} more would exceed its limit of {limit}: {cause}");
+        let message = format!("there are {now} partitions, {more} more would exceed the limit of {limit}: {cause}");
         Err(refusal(ErrorCode::PolicyViolation, message))
     }
 }
@@ -175,5 +182,24 @@ pub fn loaded_config(broker: &BrokerConfig, topic: &StoredTopic) -> TopicConfig 
             // Two settings contradict each other, and one of them is the broker's: the topic's own all give way.
             own.clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kaas_proto::types::BrokerId;
+
+    use super::*;
+
+    #[test]
+    fn a_cluster_can_do_without_one_of_its_brokers() {
+        let limit = |fenced: &[bool]| {
+            let broker = |&fenced| BrokerView { id: BrokerId(1), rack: None, fenced, listeners: Vec::new() };
+            let brokers: Vec<_> = fenced.iter().map(broker).collect();
+            PartitionLimit::of_open_files(100).of_cluster(&brokers).partitions
+        };
+        assert_eq!([limit(&[]), limit(&[false]), limit(&[false; 2]), limit(&[false; 3])], [100, 100, 100, 200]);
+        assert_eq!(limit(&[false, true, false]), 200, "the one that is missing is missing already");
+        assert_eq!(limit(&[false, true, true]), 100);
     }
 }
