@@ -129,6 +129,8 @@ counters! {
     producer_id_queue_full: Counter "kaas_producer_id_queue_full_total", "Requests for a producer id refused because too many waited.";
     reserves_given_up: Counter "kaas_reserve_given_up_total", "Times that the reserve was given up because the volume was full.";
     reserve_refusals: Counter "kaas_reserve_refused_appends_total", "Appends refused because the reserve was not in place.";
+    /// Set when collected.
+    overslept: Counter "kaas_shard_overslept_total", "Looks at a shard that found it late, and woke it: its thread loses its processor to others, or something keeps it busy.";
     suppressed_log_lines: Counter "kaas_storage_log_lines_suppressed_total", "Log lines about failures of the volume that were only counted.";
     /// Set when collected.
     partitions_led: Gauge "kaas_partitions_led", "Partitions that this broker leads.";

@@ -2,13 +2,16 @@
 
 #![expect(unsafe_code, reason = "system calls that have no safe wrapper here")]
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::rc::{Rc, Weak};
 use std::sync::LazyLock;
+use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use glommio::{ExecutorJoinHandle, Latency, LocalExecutorBuilder, Placement, PoolPlacement, Shares, TaskQueueHandle};
 use kaas_proto::types::TimestampMs;
 
+use super::alarm::Alarm;
 use super::helper::HELPER_THREADS;
 use super::{MonotonicTime, TaskClass};
 
@@ -54,7 +57,10 @@ where
     T: Send + 'static,
 {
     let main = async move || {
-        glommio::spawn_local(stay_awake()).detach();
+        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        // Until `main` returns. Before the first sleep of `stay_awake` it is soon.
+        let alarm = Rc::new(Alarm::set(waker, monotonic_now()));
+        glommio::spawn_local(stay_awake(Rc::downgrade(&alarm))).detach();
         main().await
     };
     LocalExecutorBuilder::new(cpu.map_or(Placement::Unbound, Placement::Fixed))
@@ -65,17 +71,15 @@ where
         .spawn(main)
 }
 
-/// Wakes the executor now and then.
-///
-/// glommio 0.9 (and its fork, up to 0.12) goes to sleep although tasks are ready if its preemption timer fires before the
-/// first of them got its turn, which takes no more than a thread that loses its processor for a millisecond. Only the
-/// next event wakes it up again: this one is never far away. In the very beginning there is no event at all, and a shard
-/// would sleep for ever: hence [`START_INTERVAL`].
+/// Wakes the executor now and then: glommio sometimes sleeps although tasks are ready, see [`alarm`](super::alarm). The next event
+/// wakes it up again; this one is never far away, and the alarm is there for when this one is among what was overslept.
 ///
 /// A shard with little work has little to oversleep, so the interval grows as long as hardly anything else runs.
-async fn stay_awake() {
+async fn stay_awake(alarm: Weak<Alarm>) {
     let mut interval = SHORTEST_SLEEP;
-    loop {
+    while let Some(alarm) = alarm.upgrade() {
+        alarm.postpone(monotonic_now(), interval);
+        drop(alarm);
         glommio::timer::sleep(interval).await;
         // Since the last look.
         let tasks = u128::from(glommio::executor().executor_stats().tasks_executed());
@@ -152,7 +156,37 @@ pub fn random_u64() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, mpsc};
+    use std::thread;
+
     use super::*;
+
+    /// Threads that take the processors away, and a goal so short that whoever loses one has missed it: as on a busy machine, only
+    /// more often.
+    #[test]
+    fn an_executor_that_is_interrupted_before_its_tasks_goes_on() {
+        let busy = Arc::new(());
+        for _ in 0..8 {
+            let busy = Arc::downgrade(&busy);
+            let spinning = thread::Builder::new().spawn(move || while busy.strong_count() > 0 {});
+            spinning.expect("it started");
+        }
+        for _ in 0..100 {
+            let (done, finished) = mpsc::channel();
+            let shard = spawn_shard("test", None, move || async move {
+                let goal = Latency::Matters(Duration::from_micros(100));
+                let queue = glommio::executor().create_task_queue(Shares::Static(1000), goal, "interrupted");
+                for _ in 0..30 {
+                    let sleep = glommio::timer::sleep(Duration::from_micros(100));
+                    glommio::spawn_local_into(sleep, queue).expect("the queue is there").await;
+                }
+                done.send(()).expect("the test waits");
+            });
+            finished.recv_timeout(Duration::from_secs(60)).expect("the tasks had their turns");
+            shard.expect("it started").join().expect("it ended");
+        }
+        drop(busy);
+    }
 
     #[test]
     fn clocks_go_forward() {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use kaas_proto::types::TimestampMs;
 
+pub mod alarm;
 mod buffer;
 #[cfg(test)]
 mod conformance;

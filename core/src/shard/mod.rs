@@ -35,7 +35,7 @@ use self::producer_ids::ALLOCATION_QUEUE_LENGTH;
 use self::slot_log::LeaderLog;
 use self::volume_space::SpaceCache;
 use crate::compaction::config::CompactionConfig;
-use crate::env::{Env, TaskClass};
+use crate::env::{Env, TaskClass, alarm};
 use crate::group::config::GroupConfig;
 use crate::group::coordinator::GroupCoordinator;
 use crate::log::context::LogContext;
@@ -257,6 +257,7 @@ impl<E: Env> Shard<E> {
         counters.open_segments.set(older_segments.len() as u64);
         counters.segments_displaced.set(older_segments.displaced());
         counters.segment_waits.set(active_segments.waits() + older_segments.waits());
+        counters.overslept.set(alarm::overslept());
         counters.collect(&mut metrics);
         self.0.groups.report(&mut metrics);
         metrics
