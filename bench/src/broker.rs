@@ -85,6 +85,12 @@ impl Log {
         });
     }
 
+    /// Completes when all that the process has said is there: its end is known before its last lines are read.
+    fn wait_for_end(&self) {
+        let lines = self.lines.lock().expect("the lock is never poisoned");
+        drop(self.changed.wait_timeout_while(lines, DEADLINE, |lines| !lines.1).expect("the lock is never poisoned"));
+    }
+
     /// The first line that `pick` accepts, now or later.
     fn wait<T>(&self, pick: impl Fn(&str) -> Option<T>) -> Result<T> {
         let deadline = Instant::now() + DEADLINE;
@@ -126,6 +132,8 @@ impl Broker {
             .args(&options.arguments)
             .envs(options.variables.iter().map(|(name, value)| (name, value)))
             .stderr(Stdio::piped())
+            // Not the test's own: whoever reads that to its end would wait for a broker that was left behind.
+            .stdout(Stdio::null())
             .stdin(Stdio::null())
             .spawn()
             .with_context(|| format!("start {}", options.binary.display()))?;
@@ -248,7 +256,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Waits for the process to end by itself.
+    /// Waits for the process to end by itself; its log is complete then.
     ///
     /// # Errors
     /// If it does not in time.
@@ -256,6 +264,7 @@ impl Broker {
         let deadline = Instant::now() + DEADLINE;
         loop {
             if let Some(status) = self.child.try_wait()? {
+                self.log.wait_for_end();
                 return Ok(status);
             }
             ensure!(Instant::now() < deadline, "the broker did not end; it said:\n{}", self.log_lines().join("\n"));
