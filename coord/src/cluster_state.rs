@@ -128,8 +128,8 @@ impl ClusterState {
                         Some(slot) => format!("coordinator slot {slot}"),
                         None => format!("{topic}-{}", key.partition),
                     };
+                    // Until the process ends, requests still go to the shard: it knows that somebody else leads, and says so.
                     superseded.get_or_insert(Superseded { partition, epoch, by });
-                    changes.push((topic, key, None, Some(epoch)));
                 }
             }
         }
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_partition_keeps_its_leader_and_a_superseded_one_does_not() {
+    fn requests_still_reach_a_failed_partition_and_a_superseded_one() {
         let mut state = state();
         state.put_topic(topic(1, 1));
         state.apply([leading(1, 0, 5)]);
@@ -288,7 +288,11 @@ mod tests {
         let superseded = event(PartitionChange::Superseded { epoch: LeaderEpoch(6), by: "broker 2".into() });
         let expected = Superseded { partition: "orders-0".to_owned(), epoch: LeaderEpoch(6), by: "broker 2".into() };
         assert_eq!(state.apply([superseded]), Some(expected));
-        let nobody = PartitionView { leader: None, epoch: LeaderEpoch(6) };
-        assert_eq!(state.view().topic("orders").unwrap().partitions, [nobody]);
+        let asked = PartitionView { leader: Some(BrokerId(1)), epoch: LeaderEpoch(5) };
+        assert_eq!(
+            state.view().topic("orders").unwrap().partitions,
+            [asked],
+            "the shard answers NOT_LEADER_OR_FOLLOWER"
+        );
     }
 }
