@@ -1,7 +1,6 @@
 //! A broker of a cluster: what the others and clients are told of it, and what lies outside of it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -15,6 +14,7 @@ use kaas_coord::thread::Role;
 use kaas_net::listener::NamedAddress;
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::format::assignment::{AdvertisedListener, BrokerHealth, RegisteredBroker};
+use kaas_proto::roots::Roots;
 use kaas_proto::types::{BrokerId, Incarnation};
 use kaas_proto::view::ListenerAddress;
 
@@ -30,7 +30,7 @@ pub(crate) struct Member<'a> {
     pub(crate) heartbeat_listen: SocketAddr,
     pub(crate) heartbeat_tls: Option<TlsFiles>,
     pub(crate) heartbeat_advertise: Option<&'a str>,
-    pub(crate) data_directory: &'a Path,
+    pub(crate) roots: &'a Roots,
     pub(crate) outside: &'a Outside,
     pub(crate) config: Arc<BrokerConfig>,
     pub(crate) open_files: u64,
@@ -53,7 +53,7 @@ pub(crate) fn role(member: Member<'_>) -> anyhow::Result<Role> {
     let ports = open_ports(member.outside, member.broker, incarnation, told.clone(), Arc::clone(&member.config));
     let prepared = Box::new(cluster::prepare(ClusterOptions {
         own,
-        data_directory: member.data_directory.to_owned(),
+        roots: member.roots.clone(),
         config: member.config,
         open_files: member.open_files,
         heartbeat_address,

@@ -7,6 +7,7 @@ mod options;
 mod processors;
 mod shard;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,11 +18,14 @@ use kaas_coord::standalone::{self, StandaloneOptions};
 use kaas_coord::thread::{self, Role};
 use kaas_core::env::executor::spawn_shard;
 use kaas_core::env::memory::MemoryVolume;
+use kaas_core::env::probe::Purpose;
 use kaas_core::env::{open_files, probe};
 use kaas_core::shard::port;
 use kaas_net::listener;
 use kaas_net::server::ConnectionCounter;
 use kaas_proto::control::link;
+use kaas_proto::reserve::Reserves;
+use kaas_proto::roots::Roots;
 
 use cluster::Member;
 use options::{Asked, Checked, Mode, Options};
@@ -56,24 +60,21 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
     let shards = processors.shards;
     probe::check_io_uring(shards)?;
     let open_files = probe::raise_open_files();
-    let has_volume = options.mode.data_directory().is_some();
+    let has_volume = options.mode.roots().is_some();
     let files = open_files::share(open_files, shards, has_volume, options.config.max_connections)?;
-    let mut file_system = None;
-    let storage = match &options.mode {
-        Mode::LocalDev => {
+    let (mut file_system, mut cluster_file_system) = (None, None);
+    let storage = match options.mode.roots() {
+        None => {
             tracing::warn!("everything is kept in memory and lost at the end; --data-dir DIR keeps it");
             Storage::Memory(MemoryVolume::default())
         }
-        Mode::Standalone(directory) | Mode::Cluster { data_directory: directory, .. } => {
-            let found = probe::check_data_directory(directory, options.accept_nfs3)?;
-            if found.is_full {
-                tracing::warn!(
-                    "{} is full: records are refused until there is room, whether it takes direct I/O could not be tried",
-                    directory.display()
-                );
+        Some(roots) => {
+            file_system = Some(file_system_of(Purpose::Data, roots.data(), options.accept_nfs3)?);
+            if let Some(cluster) = roots.own_cluster() {
+                cluster_file_system = Some(file_system_of(Purpose::Cluster, cluster, options.accept_nfs3)?);
+                probe::check_apart(roots.data(), cluster)?;
             }
-            file_system = Some(found.file_system);
-            Storage::Directory(directory.clone())
+            Storage::Directories(roots.clone())
         }
     };
     let listeners = listener::bind(&options.listen, shards)?;
@@ -88,11 +89,11 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
         Mode::LocalDev | Mode::Standalone(_) => Role::Standalone(standalone::prepare(StandaloneOptions {
             broker: options.broker,
             listeners: options.advertised,
-            data_directory: options.mode.data_directory(),
+            roots: options.mode.roots().cloned(),
             config: Arc::clone(&config),
             open_files: files.partitions,
         })?),
-        Mode::Cluster { data_directory, outside } => cluster::role(Member {
+        Mode::Cluster { roots, outside } => cluster::role(Member {
             broker: options.broker,
             listen: &options.listen,
             advertised: &options.advertised,
@@ -100,7 +101,7 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
             heartbeat_listen: options.heartbeat_listen,
             heartbeat_tls: options.heartbeat_tls,
             heartbeat_advertise: options.heartbeat_advertise.as_deref(),
-            data_directory,
+            roots,
             outside,
             config: Arc::clone(&config),
             open_files: files.partitions,
@@ -114,8 +115,10 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
         topics = role.view().topics.len(),
         shards,
         cpus = processors.in_words(),
-        data_dir = options.mode.data_directory().map(|path| path.display().to_string()),
+        data_dir = options.mode.roots().map(|roots| roots.data().display().to_string()),
         file_system,
+        cluster_dir = options.mode.roots().and_then(Roots::own_cluster).map(|path| path.display().to_string()),
+        cluster_file_system,
         open_files,
         connection_files = files.connections,
         partition_files = has_volume.then_some(files.partitions),
@@ -124,7 +127,9 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
         "kaas starts"
     );
 
-    let (control, links) = link(shards, Arc::clone(role.view()));
+    let is_split = options.mode.roots().is_some_and(|roots| roots.own_cluster().is_some());
+    let reserves = if is_split { Reserves::apart() } else { Reserves::default() };
+    let (control, links) = link(shards, Arc::clone(role.view()), reserves);
     let (handles, operations): (Vec<_>, Vec<_>) = links.iter().map(|_| port::queue()).unzip();
     let connections = Arc::new(ConnectionCounter::default());
     let serving = Serving::all(shards);
@@ -171,6 +176,22 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
         }
     }
     Ok(ended?)
+}
+
+/// Checks one of the directories, and says what it lies on.
+fn file_system_of(purpose: Purpose, path: &Path, accept_nfs3: bool) -> anyhow::Result<String> {
+    let found = probe::check_directory(purpose, path, accept_nfs3)?;
+    if found.is_full {
+        let refused = match purpose {
+            Purpose::Data => "records",
+            Purpose::Cluster => "committed offsets",
+        };
+        tracing::warn!(
+            "the {purpose} {} is full: {refused} are refused until there is room, whether it takes direct I/O could not be tried",
+            path.display()
+        );
+    }
+    Ok(found.file_system)
 }
 
 /// An error and its causes, each once: most of ours name their cause themselves.

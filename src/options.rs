@@ -13,6 +13,7 @@ use kaas_coord::kubernetes::candidate::broker_of_pod;
 use kaas_net::listener::{BoundListener, NamedAddress};
 use kaas_proto::config::Effect;
 use kaas_proto::config::broker::{BROKER_CONFIGS, BrokerConfig, Origin};
+use kaas_proto::roots::Roots;
 use kaas_proto::types::BrokerId;
 use kaas_proto::view::ListenerAddress;
 use tracing::level_filters::LevelFilter;
@@ -44,6 +45,12 @@ pub(crate) struct Options {
     /// Where the data lies. The file system must take direct I/O; NFS must be 4.1 or newer.
     #[arg(long, value_name = "DIR", env = "KAAS_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+
+    /// Where the cluster's own state lies, on a volume of its own: committed offsets, the assignment, producer ids. A data volume that
+    /// is full or slow then does not hold up commits. The same for all brokers of a data directory; DIR stands for its
+    /// __cluster, whose content has to be moved there. Default: __cluster in --data-dir.
+    #[arg(long, value_name = "DIR", env = "KAAS_CLUSTER_DIR")]
+    pub(crate) cluster_dir: Option<PathBuf>,
 
     /// Where to listen for Kafka clients; repeatable, each with a name of its own (PLAINTEXT if none is given). Port 0
     /// takes a free port and prints it. An IPv6 address stands in brackets: [::1]:9092.
@@ -198,8 +205,8 @@ pub(crate) struct Checked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     LocalDev,
-    Standalone(PathBuf),
-    Cluster { data_directory: PathBuf, outside: Outside },
+    Standalone(Roots),
+    Cluster { roots: Roots, outside: Outside },
 }
 
 /// What a cluster has its election and its topics from.
@@ -212,10 +219,11 @@ pub(crate) enum Outside {
 }
 
 impl Mode {
-    pub(crate) fn data_directory(&self) -> Option<PathBuf> {
+    /// Where files lie; `None`: in memory.
+    pub(crate) fn roots(&self) -> Option<&Roots> {
         match self {
             Self::LocalDev => None,
-            Self::Standalone(directory) | Self::Cluster { data_directory: directory, .. } => Some(directory.clone()),
+            Self::Standalone(roots) | Self::Cluster { roots, .. } => Some(roots),
         }
     }
 
@@ -243,6 +251,11 @@ pub(crate) enum OptionError {
     NotTheOrdinal { pod: String, id: i32, ordinal: i32 },
     #[error("a broker of a cluster needs the volume that all of them share: give it with --data-dir")]
     NoSharedVolume,
+    #[error(
+        "--cluster-dir (KAAS_CLUSTER_DIR) without --data-dir: without a data directory everything is kept in memory; give one, or leave \
+         out --cluster-dir"
+    )]
+    NoDataDirectory,
     #[error(
         "{} is missing: mutual TLS needs --heartbeat-tls-certificate, --heartbeat-tls-key and --heartbeat-tls-ca", .0.join(" and ")
     )]
@@ -323,10 +336,15 @@ impl Options {
             config = config.with_option("log.dirs", directory.display().to_string());
         }
         let heartbeat_tls = tls_files(self.heartbeat_tls_certificate, self.heartbeat_tls_key, self.heartbeat_tls_ca)?;
-        let mode = match (self.data_dir, outside) {
-            (Some(data_directory), Some(outside)) => Mode::Cluster { data_directory, outside },
+        let roots = match (self.data_dir, self.cluster_dir) {
+            (Some(data), cluster) => Some(Roots::new(data, cluster)),
+            (None, Some(_)) if outside.is_none() => return Err(OptionError::NoDataDirectory),
+            (None, _) => None,
+        };
+        let mode = match (roots, outside) {
+            (Some(roots), Some(outside)) => Mode::Cluster { roots, outside },
             (None, Some(_)) => return Err(OptionError::NoSharedVolume),
-            (Some(directory), None) => Mode::Standalone(directory),
+            (Some(roots), None) => Mode::Standalone(roots),
             (None, None) => Mode::LocalDev,
         };
         Ok(Checked {
@@ -640,7 +658,7 @@ mod tests {
         let checked = pod("kaas-3", &["--data-dir", "/d", "--kubernetes-namespace", "n"]).unwrap();
         let (pod_name, service) = ("kaas-3".to_owned(), "kaas-headless".to_owned());
         let outside = Outside::Kubernetes { pod: pod_name, service, namespace: Some("n".to_owned()) };
-        assert_eq!(checked.mode, Mode::Cluster { data_directory: "/d".into(), outside });
+        assert_eq!(checked.mode, Mode::Cluster { roots: Roots::from("/d"), outside });
         assert_eq!(checked.broker, BrokerId(3));
         assert_eq!(pod("kaas-3", &["--data-dir", "/d", "--broker-id", "3"]).unwrap().broker, BrokerId(3));
         let error = pod("kaas-3", &["--data-dir", "/d", "--broker-id", "7"]).unwrap_err().to_string();
@@ -662,12 +680,23 @@ mod tests {
     }
 
     #[test]
+    fn a_cluster_directory_comes_beside_a_data_directory() {
+        let roots = Roots::new("/d".into(), Some("/c".into()));
+        let both = ["--data-dir", "/d", "--cluster-dir", "/c"];
+        assert_eq!(check(&both, &[]).unwrap().mode, Mode::Standalone(roots.clone()));
+        let clustered = check(&[&both[..], &["--cluster-stand-in", "/s"]].concat(), &[]).unwrap();
+        assert_eq!(clustered.mode.roots(), Some(&roots));
+        let error = check(&["--cluster-dir", "/c"], &[]).unwrap_err().to_string();
+        assert!(error.contains("--cluster-dir (KAAS_CLUSTER_DIR) without --data-dir"), "{error}");
+    }
+
+    #[test]
     fn a_cluster_needs_a_volume() {
         let error = check(&["--cluster-stand-in", "/s"], &[]).unwrap_err().to_string();
         assert!(error.contains("--data-dir"), "{error}");
         let checked = check(&["--cluster-stand-in", "/s", "--data-dir", "/d", "--broker-id", "7"], &[]).unwrap();
         let outside = Outside::StandIn("/s".into());
-        assert_eq!(checked.mode, Mode::Cluster { data_directory: "/d".into(), outside });
+        assert_eq!(checked.mode, Mode::Cluster { roots: Roots::from("/d"), outside });
         assert_eq!((checked.broker, checked.heartbeat_listen.port()), (BrokerId(7), 9094));
     }
 

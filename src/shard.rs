@@ -1,6 +1,5 @@
 //! One shard put together: its environment, its partitions, its server, and what they need of each other.
 
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,13 +16,14 @@ use kaas_net::metrics::NetMetrics;
 use kaas_net::server::{ConnectionCounter, Server};
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::control::{COMMAND_QUEUE_LENGTH, ShardCommand, ShardLink};
+use kaas_proto::roots::Roots;
 use kaas_proto::types::{BrokerId, ShardId};
 use tokio::sync::{mpsc, watch};
 
 /// Where shards keep their files.
 #[derive(Clone, Debug)]
 pub(crate) enum Storage {
-    Directory(PathBuf),
+    Directories(Roots),
     /// Local-dev mode: one volume for all shards.
     Memory(MemoryVolume),
 }
@@ -70,12 +70,12 @@ impl Serving {
 /// Runs a shard on the executor of the caller until it is told to shut down.
 pub(crate) async fn run(parts: ShardParts) -> anyhow::Result<()> {
     match parts.storage.clone() {
-        Storage::Directory(root) => {
-            let env = UringEnv::start(&root).with_context(|| {
+        Storage::Directories(roots) => {
+            let env = UringEnv::start(&roots).with_context(|| {
                 format!(
                     "io_uring could not be set up for {}; it needs a kernel of 5.15 or newer, and a seccomp profile and \
                      a sysctl kernel.io_uring_disabled that allow it",
-                    root.display()
+                    roots.data().display()
                 )
             })?;
             serve(env, parts, false).await;
@@ -111,7 +111,7 @@ async fn serve<E: Env>(env: E, parts: ShardParts, owns_directories: bool) {
         asks_volume_for_time: !owns_directories,
         ..ShardConfig::new(id, broker, &config, shards)
     };
-    let shard = Shard::start_with(env.clone(), shard_config, channels, link.reserve);
+    let shard = Shard::start_with(env.clone(), shard_config, channels, link.reserves);
     let ports = handles.into_iter().enumerate().map(|(index, handle)| -> Rc<dyn ShardPort> {
         if index == usize::from(id.0) { Rc::new(shard.port()) } else { Rc::new(handle) }
     });

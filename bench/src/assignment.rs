@@ -10,6 +10,7 @@ use kaas_coord::cluster::assignment_file::AssignmentFile;
 use kaas_coord::cluster::plan::{Inputs, ProvisionedTopic, TakenEpochs, next_assignment};
 use kaas_proto::format::assignment::{AdvertisedListener, Assignment, BrokerHealth, RegisteredBroker};
 use kaas_proto::layout::CLUSTER_DIRECTORY;
+use kaas_proto::roots::Roots;
 use kaas_proto::types::{BrokerId, ControllerEpoch, Incarnation, TopicId};
 
 const BROKERS: i32 = 20;
@@ -20,7 +21,7 @@ const SIZES: [i32; 5] = [1_250, 2_500, 5_000, 10_000, 20_000];
 pub(crate) fn print(directory: &Path) -> Result<()> {
     let root = tempfile::tempdir_in(directory)?;
     fs::create_dir(root.path().join(CLUSTER_DIRECTORY))?;
-    let file = AssignmentFile::new(root.path());
+    let file = AssignmentFile::new(&Roots::from(root.path()));
     println!("{BROKERS} brokers, one lost and one come back; target: 10000 partitions in 1 s, not faster than linear");
     println!("{:>10} {:>12} {:>12} {:>12} {:>16}", "partitions", "compute", "write", "bytes", "µs per partition");
     for partitions in SIZES {

@@ -153,8 +153,17 @@ impl Cluster {
     /// # Errors
     /// It is not there, or can't be read.
     pub fn assignment(&self) -> Result<Assignment> {
-        let bytes = std::fs::read(self.volume.path().join("__cluster/assignment.json"))?;
+        let bytes = std::fs::read(self.cluster_directory().join("assignment.json"))?;
         Ok(Assignment::decode(&bytes)?)
+    }
+
+    /// Where the cluster's own state lies.
+    fn cluster_directory(&self) -> PathBuf {
+        let mut arguments = self.arguments.iter();
+        match arguments.by_ref().any(|argument| argument == "--cluster-dir").then(|| arguments.next()).flatten() {
+            Some(directory) => directory.into(),
+            None => self.volume.path().join("__cluster"),
+        }
     }
 
     /// Waits until so many brokers are alive and ready, one that runs is the controller, and they lead as many partitions each, give or take

@@ -11,6 +11,7 @@ use hdrhistogram::Histogram;
 use kaas_core::env::executor::spawn_shard;
 use kaas_core::env::uring::UringEnv;
 use kaas_core::env::{AlignedBuffer, BLOCK_BYTES, Env, OpenMode, Volume, VolumeFile};
+use kaas_proto::roots::Roots;
 
 use crate::raw::{RawFile, Target};
 
@@ -62,7 +63,7 @@ fn round_on_ring(dir: &Path) -> Result<Round> {
     let root: PathBuf = directory.path().to_owned();
     let cpu = 0;
     let shard = spawn_shard("bench", Some(cpu), move || async move {
-        let env = UringEnv::start(&root)?;
+        let env = UringEnv::start(&Roots::from(&root))?;
         measure(&env).await
     });
     let joined = shard.map_err(|error| anyhow::anyhow!("{error}"))?.join();

@@ -7,13 +7,13 @@
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::pending;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::control::{ControlLink, ShardEvent};
 use kaas_proto::format::cluster_id::ClusterId;
+use kaas_proto::roots::Roots;
 use kaas_proto::types::{BrokerId, ShardId};
 use kaas_proto::view::{BrokerView, ClusterView, ListenerAddress};
 use tokio::net::TcpListener;
@@ -39,7 +39,7 @@ pub struct StandaloneOptions {
     pub broker: BrokerId,
     pub listeners: Vec<ListenerAddress>,
     /// `None`: local-dev mode, in memory.
-    pub data_directory: Option<PathBuf>,
+    pub roots: Option<Roots>,
     pub config: Arc<BrokerConfig>,
     /// How many files the process may have open for what it leads: one for each partition.
     pub open_files: u64,
@@ -65,15 +65,16 @@ pub enum PrepareError {
 /// Reads the volume: cluster id and topics. Blocks.
 ///
 /// # Errors
-/// The volume refused, or holds what is no cluster id.
+/// The volume refused, or what is on it belongs to another cluster.
 pub fn prepare(options: StandaloneOptions) -> Result<Prepared, PrepareError> {
     let broker = BrokerView { id: options.broker, rack: None, fenced: false, listeners: options.listeners.clone() };
-    let Some(root) = options.data_directory.clone() else {
+    let Some(roots) = options.roots.clone() else {
         let view = Arc::new(ClusterView::empty(ClusterId::random().to_string().into(), broker));
         return Ok(Prepared { store: TopicStore::Memory, view, options });
     };
-    let directory = TopicDirectory::open(root.clone(), options.broker, Arc::new(FileSystem))?;
-    let mut view = ClusterView::empty(cluster_id::load_or_create(&root)?.to_string().into(), broker);
+    let id = cluster_id::load_or_create(&roots)?;
+    let directory = TopicDirectory::open(&roots, options.broker, Arc::new(FileSystem))?;
+    let mut view = ClusterView::empty(id.to_string().into(), broker);
     directory.abandon_unfinished()?;
     for topic in directory.list()? {
         let config = loaded_config(&options.config, &topic);
@@ -118,7 +119,7 @@ pub(crate) async fn run(
     facts: Facts,
 ) -> Result<(), StandaloneError> {
     let Prepared { store, options, .. } = prepared;
-    let ControlLink { commands, mut events, requests, view, stopping, reserve } = link;
+    let ControlLink { commands, mut events, requests, view, stopping, reserves } = link;
     let state = Rc::new(RefCell::new(ClusterState::new(view)));
     let outbox = Rc::new(Outbox::start(&commands));
     let limit = PartitionLimit::of_open_files(options.open_files);
@@ -128,12 +129,12 @@ pub(crate) async fn run(
         store,
         Arc::clone(&options.config),
         limit,
-        reserve.clone(),
+        reserves.data.clone(),
     ));
     let answers = Rc::new(ShardsAnswer::default());
     let (of_admin, stopped) = (Rc::clone(&answers), stopping.subscribe());
     let admin = Admin::new(Rc::clone(&state), commands.clone(), Rc::clone(&outbox), of_admin, stopped, facts)
-        .with_reserve(reserve);
+        .with_reserves(reserves);
 
     spawn_local(Rc::new(admin).serve(admin_listener));
     let shards = commands.clone();
@@ -155,7 +156,7 @@ pub(crate) async fn run(
             Ok(())
         }
         superseded = follow(&state, &mut events) => Err(StandaloneError::Superseded(superseded)),
-        superseded = wait_for_successor(&state, options.data_directory) => Err(StandaloneError::Superseded(superseded)),
+        superseded = wait_for_successor(&state, options.roots.as_ref()) => Err(StandaloneError::Superseded(superseded)),
         shard = first_ended(&commands) => Err(StandaloneError::ShardEnded(shard)),
     };
     spawn_local(signals.exit_at_next());

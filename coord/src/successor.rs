@@ -7,11 +7,12 @@
 use std::cell::RefCell;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use kaas_proto::control::PartitionKey;
 use kaas_proto::layout::slot_directory;
+use kaas_proto::roots::Roots;
 use kaas_proto::types::{LeaderEpoch, SlotId, TimestampMs};
 use kaas_proto::utc_time::UtcTime;
 use serde::Deserialize;
@@ -26,9 +27,9 @@ const INTERVAL: Duration = Duration::from_secs(2);
 const SLOT: SlotId = SlotId(0);
 
 /// Completes when another process leads what this one led. Never without a volume.
-pub(crate) async fn wait_for_successor(state: &RefCell<ClusterState>, root: Option<PathBuf>) -> Superseded {
-    let Some(root) = root else { return std::future::pending().await };
-    let directory = root.join(slot_directory(SLOT));
+pub(crate) async fn wait_for_successor(state: &RefCell<ClusterState>, roots: Option<&Roots>) -> Superseded {
+    let Some(roots) = roots else { return std::future::pending().await };
+    let directory = roots.locate(&slot_directory(SLOT));
     let mut suspected = None;
     loop {
         sleep(INTERVAL).await;
@@ -118,7 +119,8 @@ mod tests {
         state.borrow_mut().apply([leading(3)]);
         fs::write(directory.join("00000003.fence"), "{\"epoch\":10,\"broker\":5,\"timeMs\":77}\n").unwrap();
         fs::write(directory.join("00000003.manifest.json"), "").unwrap();
-        let waiting = || wait_for_successor(&state, Some(root.path().to_owned()));
+        let roots = Roots::from(root.path());
+        let waiting = || wait_for_successor(&state, Some(&roots));
         timeout(INTERVAL * 20, waiting()).await.expect_err("nobody else is there");
 
         fs::write(directory.join("0000000a.fence"), "").unwrap();
@@ -138,7 +140,8 @@ mod tests {
         fs::create_dir_all(&directory).unwrap();
         fs::write(directory.join("0000000a.fence"), "").unwrap();
         let state = state();
-        let waiting = wait_for_successor(&state, Some(root.path().to_owned()));
+        let roots = Roots::from(root.path());
+        let waiting = wait_for_successor(&state, Some(&roots));
         timeout(INTERVAL * 20, waiting).await.expect_err("the takeover is still under way");
     }
 }

@@ -146,7 +146,7 @@ fn topic(partitions: i32) -> StoredTopic {
 }
 
 fn store(root: &Path, disk: Arc<dyn Disk>) -> Result<TopicDirectory, StoreError> {
-    TopicDirectory::open(root.to_owned(), BrokerId(1), disk)
+    TopicDirectory::open(&root.into(), BrokerId(1), disk)
 }
 
 fn reopened(root: &Path) -> TopicDirectory {

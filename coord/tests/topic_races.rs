@@ -90,7 +90,7 @@ fn record(root: &Path, topic: &StoredTopic) -> PathBuf {
 }
 
 fn open(root: &Path, disk: Arc<dyn Disk>) -> TopicDirectory {
-    TopicDirectory::open(root.to_owned(), BrokerId(1), disk).unwrap()
+    TopicDirectory::open(&root.into(), BrokerId(1), disk).unwrap()
 }
 
 /// The other broker deletes the topic and makes it anew.

@@ -141,6 +141,7 @@ counters! {
     tail_cache_bytes: Gauge "kaas_tail_cache_bytes", "Memory of the tail cache.";
     read_ahead_bytes: Gauge "kaas_read_ahead_bytes", "Memory of what was read in front of sequential consumers.";
     reserve_bytes: Gauge "kaas_reserve_bytes", "Room on the volume that the reserve keeps; 0 on all shards: it is given up, or there is none.";
+    cluster_reserve_bytes: Gauge "kaas_cluster_reserve_bytes", "The same on the volume of the cluster directory, if that is another one.";
     open_active_segments: Gauge "kaas_open_active_segments", "Segments held open that are appended to.";
     open_segments: Gauge "kaas_open_segments", "Older segments held open for reading.";
 }

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::config::topic::TopicConfig;
 use crate::kafka::error_code::ErrorCode;
 use crate::metrics::ShardMetrics;
-use crate::reserve::Reserve;
+use crate::reserve::Reserves;
 use crate::types::{LeaderEpoch, Offset, PartitionIndex, ShardId, SlotId, TopicId};
 use crate::view::ClusterView;
 
@@ -37,7 +37,7 @@ pub struct ShardLink {
     /// request, answer those they have and close.
     pub stopping: watch::Receiver<bool>,
     /// The same for all.
-    pub reserve: Reserve,
+    pub reserves: Reserves,
 }
 
 /// The control thread's end of the crossing.
@@ -49,17 +49,16 @@ pub struct ControlLink {
     pub requests: mpsc::Receiver<ControlRequest>,
     pub view: watch::Sender<Arc<ClusterView>>,
     pub stopping: watch::Sender<bool>,
-    pub reserve: Reserve,
+    pub reserves: Reserves,
 }
 
 /// Both ends of the crossing for so many shards.
 #[must_use]
-pub fn link(shards: u16, view: Arc<ClusterView>) -> (ControlLink, Vec<ShardLink>) {
+pub fn link(shards: u16, view: Arc<ClusterView>, reserves: Reserves) -> (ControlLink, Vec<ShardLink>) {
     let (event_sender, events) = mpsc::channel(EVENT_QUEUE_LENGTH);
     let (request_sender, requests) = mpsc::channel(CONTROL_REQUEST_QUEUE_LENGTH);
     let (view, view_receiver) = watch::channel(view);
     let (stopping, stopping_receiver) = watch::channel(false);
-    let reserve = Reserve::default();
     let mut commands = Vec::with_capacity(usize::from(shards));
     let links = (0..shards)
         .map(|shard| {
@@ -73,11 +72,11 @@ pub fn link(shards: u16, view: Arc<ClusterView>) -> (ControlLink, Vec<ShardLink>
                 requests: request_sender.clone(),
                 view: view_receiver.clone(),
                 stopping: stopping_receiver.clone(),
-                reserve: reserve.clone(),
+                reserves: reserves.clone(),
             }
         })
         .collect();
-    (ControlLink { commands, events, requests, view, stopping, reserve }, links)
+    (ControlLink { commands, events, requests, view, stopping, reserves }, links)
 }
 
 /// A partition's identity across threads. A name is not an identity: the topic id is.

@@ -18,6 +18,11 @@ pub const PRODUCER_IDS_DIRECTORY: &str = "producer-ids";
 /// In [`CLUSTER_DIRECTORY`]: one directory per slot, each like a partition.
 pub const COORDINATORS_DIRECTORY: &str = "coordinators";
 
+/// In the data directory: the id of the cluster that it belongs to.
+pub const DATA_CLUSTER_ID_FILE: &str = ".cluster-id";
+/// In the data directory, where the cluster directory lies on a volume of its own: as [`RESERVE_DIRECTORY`]. No topic's name begins with a dot.
+const DATA_RESERVE_DIRECTORY: &str = ".reserve";
+
 /// In [`CLUSTER_DIRECTORY`]: one file of zeros per broker, [`crate::reserve`].
 const RESERVE_DIRECTORY: &str = "reserve";
 
@@ -86,7 +91,19 @@ pub fn reserve_directory() -> PathBuf {
     PathBuf::from(CLUSTER_DIRECTORY).join(RESERVE_DIRECTORY)
 }
 
-/// The file that keeps room on the volume for `broker`.
+/// The directory of the brokers' reserves on the volume of topics, if the cluster directory lies on another one.
+#[must_use]
+pub fn data_reserve_directory() -> PathBuf {
+    PathBuf::from(DATA_RESERVE_DIRECTORY)
+}
+
+/// The file that keeps room on that volume for `broker`.
+#[must_use]
+pub fn data_reserve_file(broker: BrokerId) -> PathBuf {
+    data_reserve_directory().join(broker.0.to_string())
+}
+
+/// The file that keeps room on the volume of the cluster directory for `broker`.
 #[must_use]
 pub fn reserve_file(broker: BrokerId) -> PathBuf {
     reserve_directory().join(broker.0.to_string())

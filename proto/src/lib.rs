@@ -11,6 +11,7 @@ pub mod log_limit;
 pub mod metrics;
 pub mod record;
 pub mod reserve;
+pub mod roots;
 pub mod topic_name;
 pub mod types;
 pub mod utc_time;

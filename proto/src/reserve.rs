@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
+use crate::control::PartitionKey;
+
 /// Whether the volume has no room for a write: no block or inode is left, of all or of those that the broker may use.
 #[must_use]
 pub fn is_full(error: &Error) -> bool {
@@ -128,9 +130,66 @@ impl Reserve {
     }
 }
 
+/// One reserve per volume. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Reserves {
+    /// Of the volume of topics.
+    pub data: Reserve,
+    /// Of the volume of the cluster's own state, among which are the coordinator slots. It may be that of topics.
+    pub cluster: Reserve,
+}
+
+impl Reserves {
+    /// Two of them, for two volumes.
+    #[must_use]
+    pub fn apart() -> Self {
+        Self { data: Reserve::default(), cluster: Reserve::default() }
+    }
+
+    /// Whether there are two.
+    #[must_use]
+    pub fn are_apart(&self) -> bool {
+        !Arc::ptr_eq(&self.data.0, &self.cluster.0)
+    }
+
+    /// That of the volume on which a partition lies.
+    #[must_use]
+    pub fn of(&self, partition: PartitionKey) -> &Reserve {
+        if partition.slot().is_some() { &self.cluster } else { &self.data }
+    }
+}
+
+/// One for one volume.
+impl From<Reserve> for Reserves {
+    fn from(reserve: Reserve) -> Self {
+        Self { data: reserve.clone(), cluster: reserve }
+    }
+}
+
+impl Default for Reserves {
+    fn default() -> Self {
+        Reserve::default().into()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::SlotId;
+
+    #[test]
+    fn a_full_volume_is_not_the_other_one() {
+        let (slot, topic) = (PartitionKey::of_slot(SlotId(1)), PartitionKey::of_slot(SlotId(1)));
+        let topic = PartitionKey { topic_id: crate::types::TopicId(*b"an id of a topic"), ..topic };
+        let (together, apart) = (Reserves::default(), Reserves::apart());
+        assert!(!together.are_apart() && apart.are_apart() && !together.clone().are_apart());
+        for reserves in [&together, &apart] {
+            reserves.data.keep();
+            reserves.data.missed();
+            assert!(reserves.of(topic).refuses_records());
+        }
+        assert!(together.of(slot).refuses_records() && !apart.of(slot).refuses_records());
+    }
 
     #[test]
     fn records_are_refused_from_the_first_call_for_room_until_it_is_back() {

@@ -21,6 +21,7 @@ use kaas_proto::config::topic::TopicConfig;
 use kaas_proto::control::{PartitionChange, PartitionKey, ShardCommand, ShardEvent, TakeOver};
 use kaas_proto::layout::partition_directory;
 use kaas_proto::record::BatchBuilder;
+use kaas_proto::roots::Roots;
 use kaas_proto::types::{BrokerId, LeaderEpoch, PartitionIndex, ShardId, TopicId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -82,7 +83,7 @@ pub(super) struct BenchShard {
 
 impl BenchShard {
     fn start(root: &Path, configure: impl FnOnce(&mut ShardConfig)) -> Result<Self> {
-        let env = UringEnv::start(root)?;
+        let env = UringEnv::start(&Roots::from(root))?;
         let (commands, command_receiver) = mpsc::channel(CHANNEL_LENGTH);
         let (event_sender, events) = mpsc::channel(CHANNEL_LENGTH);
         let (handle, operations) = queue();

@@ -19,7 +19,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use kaas_proto::control::ShardCommand;
 use kaas_proto::metrics::ShardMetrics;
-use kaas_proto::reserve::Reserve;
+use kaas_proto::reserve::Reserves;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -71,7 +71,7 @@ pub struct Admin {
     answers: Rc<ShardsAnswer>,
     stopping: watch::Receiver<bool>,
     facts: Facts,
-    reserve: Reserve,
+    reserves: Reserves,
     cluster: Option<ClusterHealth>,
     connections: RefCell<BTreeMap<u64, Open>>,
     next_connection: Cell<u64>,
@@ -104,7 +104,7 @@ impl Admin {
             answers,
             stopping,
             facts,
-            reserve: Reserve::default(),
+            reserves: Reserves::default(),
             cluster: None,
             connections: RefCell::default(),
             next_connection: Cell::new(0),
@@ -115,8 +115,8 @@ impl Admin {
 
     /// Shows whether the volume is full.
     #[must_use]
-    pub(crate) fn with_reserve(self, reserve: Reserve) -> Self {
-        Self { reserve, ..self }
+    pub(crate) fn with_reserves(self, reserves: Reserves) -> Self {
+        Self { reserves, ..self }
     }
 
     /// Shows a broker of a cluster.
@@ -248,8 +248,10 @@ impl Admin {
                 }),
             })
             .collect();
-        let accepts_records = !self.reserve.refuses_records();
-        let healthy = accepts_records && counts.failed == 0 && counts.stalled == 0 && counts.superseded == 0;
+        let accepts_records = !self.reserves.data.refuses_records();
+        let accepts_offsets = !self.reserves.cluster.refuses_records();
+        let healthy =
+            accepts_records && accepts_offsets && counts.failed == 0 && counts.stalled == 0 && counts.superseded == 0;
         json!({
             "status": if healthy { "ok" } else { "degraded" },
             "version": self.facts.version,
@@ -260,6 +262,7 @@ impl Admin {
             "shards": self.shards.len(),
             // Not while the volume is full.
             "acceptsRecords": accepts_records,
+            "acceptsOffsets": accepts_offsets,
             "topics": view.topics.len(),
             "cluster": self.cluster.as_ref().map(ClusterHealth::show),
             "partitions": {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kaas_proto::control::{ControlLink, PartitionChange, PartitionKey, ShardEvent, ShardLink, link};
 use kaas_proto::metrics::{MetricKind, MetricName};
+use kaas_proto::reserve::{Reserve, Reserves};
 use kaas_proto::types::{BrokerId, LeaderEpoch, PartitionIndex, ShardId, SlotId, TopicId};
 use kaas_proto::view::{BrokerView, ClusterView};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,7 +21,7 @@ const APPENDS: MetricName =
 fn admin() -> (Rc<Admin>, Rc<RefCell<ClusterState>>, watch::Sender<bool>) {
     let broker = BrokerView { id: BrokerId(1), rack: None, fenced: false, listeners: Vec::new() };
     let (ControlLink { commands, view, stopping, .. }, mut links) =
-        link(2, Arc::new(ClusterView::empty("c1".into(), broker)));
+        link(2, Arc::new(ClusterView::empty("c1".into(), broker)), Reserves::default());
     links.truncate(1);
     let ShardLink { commands: mut receiver, .. } = links.remove(0);
     tokio::task::spawn_local(async move {
@@ -289,7 +290,7 @@ async fn a_full_volume_is_told() {
         .run_until(async {
             let (admin, ..) = admin();
             let reserve = Reserve::default();
-            let admin = Rc::into_inner(admin).unwrap().with_reserve(reserve.clone());
+            let admin = Rc::into_inner(admin).unwrap().with_reserves(reserve.clone().into());
             let told = || (admin.health()["status"].clone(), admin.health()["acceptsRecords"].clone());
             assert_eq!(told(), (json!("ok"), json!(true)));
             reserve.keep();

@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 
 use kaas_proto::format::assignment::{Assignment, LIMIT_BYTES};
 use kaas_proto::layout::{
-    ASSIGNMENT_FILE, CLUSTER_DIRECTORY, CONTROLLER_EPOCHS_DIRECTORY, FORMER_ASSIGNMENT_FILE, assignment_temporary,
-    controller_epoch_file, parse_assignment_temporary, parse_controller_epoch_file,
+    ASSIGNMENT_FILE, CONTROLLER_EPOCHS_DIRECTORY, FORMER_ASSIGNMENT_FILE, assignment_temporary, controller_epoch_file,
+    parse_assignment_temporary, parse_controller_epoch_file,
 };
 use kaas_proto::reserve::is_full;
+use kaas_proto::roots::Roots;
 use kaas_proto::types::ControllerEpoch;
 
 /// How often a controller epoch is tried to get before others are left to win.
@@ -61,10 +62,10 @@ pub struct Staged {
 }
 
 impl AssignmentFile {
-    /// Below a data directory that has its `__cluster`.
+    /// In a cluster directory that is there.
     #[must_use]
-    pub fn new(root: &Path) -> Self {
-        Self { directory: root.join(CLUSTER_DIRECTORY) }
+    pub fn new(roots: &Roots) -> Self {
+        Self { directory: roots.cluster() }
     }
 
     /// The bytes of the newest assignment.

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
+use kaas_proto::layout::CLUSTER_DIRECTORY;
 use kaas_proto::types::ControllerEpoch;
 
 use super::super::sample::{assignment, volume};

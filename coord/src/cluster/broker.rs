@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::convert::Infallible;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +10,7 @@ use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::control::ControlLink;
 use kaas_proto::format::assignment::{Assignment, RegisteredBroker};
 use kaas_proto::reserve::Reserve;
+use kaas_proto::roots::Roots;
 use kaas_proto::types::ShardId;
 use kaas_proto::view::{BrokerView, ClusterView, ListenerAddress};
 use tokio::net::TcpListener;
@@ -55,7 +55,7 @@ const RESIGN_WAIT: Duration = Duration::from_secs(2);
 pub struct ClusterOptions {
     /// As the others are to know it; its `health` does not matter.
     pub own: RegisteredBroker,
-    pub data_directory: PathBuf,
+    pub roots: Roots,
     pub config: Arc<BrokerConfig>,
     /// How many files the process may have open for what it leads: one for each partition.
     pub open_files: u64,
@@ -85,11 +85,10 @@ pub struct Prepared {
 /// Opens the volume: cluster id, directories. Blocks.
 ///
 /// # Errors
-/// The volume refused, or holds what is no cluster id.
+/// The volume refused, or what is on it belongs to another cluster.
 pub fn prepare(options: ClusterOptions) -> Result<Prepared, PrepareError> {
-    let root = options.data_directory.clone();
-    let topics = TopicDirectory::open(root.clone(), options.own.id, Arc::new(FileSystem))?;
-    let cluster_id = cluster_id::load_or_create(&root)?.to_string().into();
+    let cluster_id = cluster_id::load_or_create(&options.roots)?.to_string().into();
+    let topics = TopicDirectory::open(&options.roots, options.own.id, Arc::new(FileSystem))?;
     let listener = |listener: &kaas_proto::format::assignment::AdvertisedListener| ListenerAddress {
         name: Arc::clone(&listener.name),
         advertised: Some((Arc::clone(&listener.host), listener.port)),
@@ -144,16 +143,16 @@ pub(crate) async fn run(
     let Prepared { options, topics, view: first_view } = prepared;
     let (floor, epoch_floor) = watch::channel(0);
     let Ports { election, topics: topic_ports, ready_endpoints } = open_ports(epoch_floor).await?;
-    let ControlLink { commands, mut events, requests, view, stopping, reserve } = link;
+    let ControlLink { commands, mut events, requests, view, stopping, reserves } = link;
     let state = Rc::new(RefCell::new(ClusterState::of_cluster(view)));
     let outbox = Rc::new(Outbox::start(&commands));
     let status = Rc::new(Status::default());
     let leadership = election.leadership;
-    let watcher = Watcher::new(AssignmentFile::new(&options.data_directory), leadership.clone());
+    let watcher = Watcher::new(AssignmentFile::new(&options.roots), leadership.clone());
     let answers = Rc::new(ShardsAnswer::default());
     let controller_facts = Rc::new(ControllerFacts::default());
     let member = Member::new(
-        options.data_directory.clone(),
+        options.roots.data().to_owned(),
         options.own.incarnation,
         Rc::clone(&state),
         Rc::clone(&outbox),
@@ -171,20 +170,25 @@ pub(crate) async fn run(
     };
     let (of_admin, stopped) = (Rc::clone(&answers), stopping.subscribe());
     let admin = Admin::new(Rc::clone(&state), commands.clone(), Rc::clone(&outbox), of_admin, stopped, facts);
-    spawn_local(Rc::new(admin.with_reserve(reserve.clone()).in_cluster(health)).serve(admin_listener));
+    spawn_local(Rc::new(admin.with_reserves(reserves.clone()).in_cluster(health)).serve(admin_listener));
 
     spawn_local(lift(floor, watcher.accepted()));
     let looking = Rc::clone(&watcher);
     spawn_local(async move { looking.run().await });
     spawn_local(health::watch(commands.clone(), answers, Rc::clone(&watcher), Rc::clone(&status)));
     let sweep = Rc::new(Notify::new());
-    spawn_local(sweep_volume(Arc::clone(&topics), Rc::clone(&sweep), Rc::clone(&controller_facts), reserve.clone()));
+    spawn_local(sweep_volume(
+        Arc::clone(&topics),
+        Rc::clone(&sweep),
+        Rc::clone(&controller_facts),
+        reserves.data.clone(),
+    ));
     let (sink, sink_receiver) = watch::channel(None);
     let candidate = Candidate {
         own: options.own.clone(),
         heartbeat: Arc::clone(&options.heartbeat_told),
-        file: AssignmentFile::new(&options.data_directory),
-        root: options.data_directory.clone(),
+        file: AssignmentFile::new(&options.roots),
+        roots: options.roots.clone(),
         topics,
         leadership: leadership.clone(),
         desired: topic_ports.desired.clone(),
@@ -192,7 +196,7 @@ pub(crate) async fn run(
         watcher: Rc::clone(&watcher),
         sink,
         sweep,
-        reserve,
+        reserves,
         facts: controller_facts,
     };
     spawn_local(candidate.run());

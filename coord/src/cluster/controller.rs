@@ -21,7 +21,8 @@ use std::time::Duration;
 use kaas_proto::control::PartitionKey;
 use kaas_proto::format::assignment::{AssignedPartition, AssignedSlot, Assignment, RegisteredBroker};
 use kaas_proto::heartbeat::{BrokerMessage, ControllerMessage};
-use kaas_proto::reserve::Reserve;
+use kaas_proto::reserve::Reserves;
+use kaas_proto::roots::Roots;
 use kaas_proto::types::{AssignmentVersion, BrokerId, ControllerEpoch, LeaderEpoch};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
@@ -74,7 +75,7 @@ pub(crate) struct Candidate {
     /// Where the others reach this broker's heartbeat listener, `HOST:PORT`.
     pub(crate) heartbeat: Arc<str>,
     pub(crate) file: AssignmentFile,
-    pub(crate) root: std::path::PathBuf,
+    pub(crate) roots: Roots,
     pub(crate) topics: Arc<TopicDirectory>,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) desired: watch::Receiver<Option<Arc<DesiredTopics>>>,
@@ -82,7 +83,7 @@ pub(crate) struct Candidate {
     pub(crate) watcher: Rc<Watcher>,
     pub(crate) sink: watch::Sender<EventSink>,
     pub(crate) sweep: Rc<Notify>,
-    pub(crate) reserve: Reserve,
+    pub(crate) reserves: Reserves,
     pub(crate) facts: Rc<ControllerFacts>,
 }
 
@@ -116,7 +117,7 @@ impl Candidate {
                 TermError::NotElected => tracing::info!("not the controller any more"),
                 error => {
                     if error.is_full() {
-                        self.reserve.ask_for_room();
+                        self.reserves.cluster.ask_for_room();
                     }
                     tracing::error!("the controller begins anew: {error}");
                 }
@@ -141,8 +142,8 @@ impl Candidate {
             Leadership::Controller { lease_transitions, .. } => *lease_transitions,
             Leadership::Unknown | Leadership::Follower { .. } => return Err(TermError::NotElected),
         };
-        let (file, directory, root) = (self.file.clone(), Arc::clone(&self.topics), self.root.clone());
-        let reserve = self.reserve.clone();
+        let (file, directory, roots) = (self.file.clone(), Arc::clone(&self.topics), self.roots.clone());
+        let reserve = self.reserves.data.clone();
         let load = blocking(move || {
             let stored = file.load()?;
             let written = stored.assignment.as_ref().map_or(0, |assignment| assignment.controller_epoch.0);
@@ -150,7 +151,7 @@ impl Candidate {
             let assigned = stored.assignment.iter().flat_map(|assignment| &assignment.partitions);
             let provisioner = Provisioner::load(directory, reserve, assigned.map(|partition| partition.topic_id))?;
             let taken = if stored.assignment.is_none() || stored.lost.is_some() {
-                find_epochs(&root, &provisioner.on_volume()).map_err(TermError::Epochs)?
+                find_epochs(&roots, &provisioner.on_volume()).map_err(TermError::Epochs)?
             } else {
                 TakenEpochs::default()
             };
@@ -497,7 +498,7 @@ impl Term<'_> {
             Err(TermError::File(error)) => {
                 // The next tick tries it again. Without an assignment nobody takes anything over.
                 if error.is_full() {
-                    self.candidate.reserve.ask_for_room();
+                    self.candidate.reserves.cluster.ask_for_room();
                 }
                 tracing::error!("{error}; the cluster goes on as assigned before");
                 return Ok(());

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use kaas_proto::format::assignment::BrokerHealth;
+use kaas_proto::reserve::Reserves;
 use kaas_proto::types::{Incarnation, SlotId, TopicId};
 use tempfile::TempDir;
 use tokio::task::{LocalSet, spawn_local};
@@ -58,7 +59,7 @@ async fn when_elected(scenario: impl AsyncFnOnce(Office)) {
 
 fn office_with(disk: Arc<dyn Disk>) -> (Office, Candidate) {
     let (root, file) = volume();
-    let topics = TopicDirectory::open(root.path().to_owned(), CONTROLLER, disk).unwrap();
+    let topics = TopicDirectory::open(&root.path().into(), CONTROLLER, disk).unwrap();
     let (elect, leadership) = watch::channel(Leadership::Unknown);
     let (desire, desired) = watch::channel(None);
     let (say_ready, ready) = watch::channel(None);
@@ -67,7 +68,7 @@ fn office_with(disk: Arc<dyn Disk>) -> (Office, Candidate) {
         own: broker(CONTROLLER),
         heartbeat: "h:1".into(),
         file: file.clone(),
-        root: root.path().to_owned(),
+        roots: root.path().into(),
         topics: Arc::new(topics),
         leadership: leadership.clone(),
         desired,
@@ -75,7 +76,7 @@ fn office_with(disk: Arc<dyn Disk>) -> (Office, Candidate) {
         watcher: Watcher::new(file.clone(), leadership),
         sink,
         sweep: Rc::new(Notify::new()),
-        reserve: Reserve::default(),
+        reserves: Reserves::default(),
         facts: Rc::new(ControllerFacts::default()),
     };
     (Office { root, file, leadership: elect, desired: desire, _ready: say_ready, sink: events }, candidate)

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use kaas_proto::control::PartitionKey;
 use kaas_proto::layout::partition_directory;
+use kaas_proto::roots::Roots;
 use kaas_proto::types::{COORDINATOR_SLOTS, LeaderEpoch, PartitionIndex, SlotId};
 
 use super::plan::{ProvisionedTopic, TakenEpochs};
@@ -18,7 +19,7 @@ const EPOCH_DIGITS: usize = 8;
 ///
 /// # Errors
 /// A directory can't be listed. One that is not there holds nothing.
-pub fn find_epochs(root: &Path, topics: &[ProvisionedTopic]) -> io::Result<TakenEpochs> {
+pub fn find_epochs(roots: &Roots, topics: &[ProvisionedTopic]) -> io::Result<TakenEpochs> {
     let slots = (0..COORDINATOR_SLOTS).map(|slot| ("", PartitionKey::of_slot(SlotId(slot))));
     let partitions = topics.iter().flat_map(|topic| {
         let key = |partition| PartitionKey { topic_id: topic.id, partition: PartitionIndex(partition) };
@@ -26,7 +27,7 @@ pub fn find_epochs(root: &Path, topics: &[ProvisionedTopic]) -> io::Result<Taken
     });
     let mut taken = TakenEpochs::default();
     for (topic, key) in slots.chain(partitions) {
-        if let Some(epoch) = highest(&root.join(partition_directory(topic, key)))? {
+        if let Some(epoch) = highest(&roots.locate(&partition_directory(topic, key)))? {
             taken.found(key, epoch);
         }
     }

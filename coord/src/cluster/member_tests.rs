@@ -7,6 +7,7 @@ use kaas_proto::control::link;
 use kaas_proto::format::assignment::AssignedPartition;
 use kaas_proto::format::topic_config::StoredTopicConfig;
 use kaas_proto::layout::TOPIC_CONFIG_FILE;
+use kaas_proto::reserve::Reserves;
 use kaas_proto::types::{AssignmentVersion, PartitionIndex};
 use kaas_proto::view::{BrokerView, ClusterView};
 use tempfile::TempDir;
@@ -30,7 +31,7 @@ struct Scene {
 fn scene() -> Scene {
     let root = tempfile::tempdir().unwrap();
     let own = BrokerView { id: BrokerId(1), rack: None, fenced: false, listeners: Vec::new() };
-    let (control, mut shards) = link(1, Arc::new(ClusterView::empty("c".into(), own)));
+    let (control, mut shards) = link(1, Arc::new(ClusterView::empty("c".into(), own)), Reserves::default());
     let state = Rc::new(RefCell::new(ClusterState::of_cluster(control.view)));
     let outbox = Rc::new(Outbox::start(&control.commands));
     let (config, status) = (Arc::new(BrokerConfig::default()), Rc::new(Status::default()));

@@ -269,7 +269,7 @@ mod tests {
 
     fn volume() -> (TempDir, Arc<TopicDirectory>) {
         let root = tempfile::tempdir().unwrap();
-        let directory = TopicDirectory::open(root.path().to_owned(), BrokerId(1), Arc::new(FileSystem)).unwrap();
+        let directory = TopicDirectory::open(&root.path().into(), BrokerId(1), Arc::new(FileSystem)).unwrap();
         (root, Arc::new(directory))
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::format::assignment::{AssignedSlot, Assignment, BrokerHealth, RegisteredBroker};
 use kaas_proto::layout::CLUSTER_DIRECTORY;
+use kaas_proto::roots::Roots;
 use kaas_proto::types::{
     AssignmentVersion, BrokerId, COORDINATOR_SLOTS, ControllerEpoch, Incarnation, LeaderEpoch, SlotId,
 };
@@ -52,7 +53,7 @@ pub(crate) fn assignment(epoch: i32, version: i64) -> Assignment {
 pub(super) fn volume() -> (TempDir, AssignmentFile) {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join(CLUSTER_DIRECTORY)).unwrap();
-    let file = AssignmentFile::new(root.path());
+    let file = AssignmentFile::new(&Roots::from(root.path()));
     (root, file)
 }
 
@@ -70,7 +71,7 @@ pub(crate) fn shown(state: &Rc<RefCell<ClusterState>>, outbox: &Rc<Outbox>) -> (
     let (status, controller) = (Rc::new(Status::default()), Rc::new(ControllerFacts::default()));
     let (leadership, elected) = watch::channel(Leadership::Unknown);
     let (config, root) = (Arc::new(BrokerConfig::default()), std::path::PathBuf::new());
-    let watcher = Watcher::new(AssignmentFile::new(&root), elected.clone());
+    let watcher = Watcher::new(AssignmentFile::new(&Roots::from(&root)), elected.clone());
     let member = Member::new(root, own.incarnation, Rc::clone(state), Rc::clone(outbox), Rc::clone(&status), config);
     let health = ClusterHealth {
         leadership: elected,

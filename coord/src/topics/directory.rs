@@ -39,6 +39,7 @@ use kaas_proto::layout::{
     incarnation_directory,
 };
 use kaas_proto::reserve::is_full;
+use kaas_proto::roots::Roots;
 use kaas_proto::topic_name;
 use kaas_proto::types::{BrokerId, COORDINATOR_SLOTS, SlotId, TopicId};
 use serde_json::json;
@@ -72,20 +73,20 @@ pub struct TopicDirectory {
 }
 
 impl TopicDirectory {
-    /// Makes what every volume has: `__cluster` and the directories of the coordinator slots. Something else in the place of one of those
+    /// Makes what every broker needs: `__cluster` and the directories of the coordinator slots. Something else in the place of one of those
     /// costs what would be in it, and is left alone.
     ///
     /// # Errors
     /// The volume is not writable.
-    pub fn open(root: PathBuf, broker: BrokerId, disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
-        let store = Self { root, broker, disk };
-        let cluster = store.root.join(CLUSTER_DIRECTORY);
+    pub fn open(roots: &Roots, broker: BrokerId, disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
+        let store = Self { root: roots.data().to_owned(), broker, disk };
+        let cluster = roots.cluster();
         let coordinators = cluster.join(COORDINATORS_DIRECTORY);
         store.create_directory(&cluster)?;
         store.provide_directory(&cluster.join(PRODUCER_IDS_DIRECTORY))?;
         store.provide_directory(&coordinators)?;
         for slot in 0..COORDINATOR_SLOTS {
-            store.provide_directory(&store.root.join(layout::slot_directory(SlotId(slot))))?;
+            store.provide_directory(&roots.locate(&layout::slot_directory(SlotId(slot))))?;
         }
         for directory in [&coordinators, &cluster, &store.root] {
             store.sync_directory(directory)?;
@@ -413,7 +414,7 @@ mod tests {
     #[test]
     fn settings_that_no_broker_would_read_are_not_written() {
         let root = tempfile::tempdir().unwrap();
-        let directory = TopicDirectory::open(root.path().into(), BrokerId(1), Arc::new(FileSystem)).unwrap();
+        let directory = TopicDirectory::open(&root.path().into(), BrokerId(1), Arc::new(FileSystem)).unwrap();
         let mut topic =
             StoredTopic { name: "t".into(), id: TopicId(*b"an id of a topic"), partitions: 1, own: BTreeMap::new() };
         directory.create(&topic).unwrap();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use kaas_proto::control::{ConfigOperation, PartitionChange, ShardEvent, ShardLink, link};
+use kaas_proto::reserve::Reserves;
 use kaas_proto::types::{BrokerId, LeaderEpoch};
 use kaas_proto::view::BrokerView;
 use tokio::task::{LocalSet, spawn_local};
@@ -23,7 +24,7 @@ struct Harness {
 }
 
 fn directory(root: &Path) -> TopicStore {
-    TopicStore::Directory(Arc::new(TopicDirectory::open(root.to_owned(), BrokerId(1), Arc::new(FileSystem)).unwrap()))
+    TopicStore::Directory(Arc::new(TopicDirectory::open(&root.into(), BrokerId(1), Arc::new(FileSystem)).unwrap()))
 }
 
 async fn obey(mut link: ShardLink, told: Rc<RefCell<Vec<String>>>) {
@@ -47,7 +48,7 @@ async fn obey(mut link: ShardLink, told: Rc<RefCell<Vec<String>>>) {
 impl Harness {
     fn start(store: TopicStore, broker: BrokerConfig, open_files: u64) -> Self {
         let view = BrokerView { id: BrokerId(1), rack: None, fenced: false, listeners: Vec::new() };
-        let (control, links) = link(2, Arc::new(ClusterView::empty("c1".into(), view)));
+        let (control, links) = link(2, Arc::new(ClusterView::empty("c1".into(), view)), Reserves::default());
         let told = Rc::new(RefCell::new(Vec::new()));
         let requests = links[0].requests.clone();
         for link in links {
@@ -56,8 +57,14 @@ impl Harness {
         let state = Rc::new(RefCell::new(ClusterState::new(control.view)));
         let outbox = Rc::new(Outbox::start(&control.commands));
         let limit = PartitionLimit::of_open_files(open_files);
-        let service =
-            Rc::new(TopicService::new(Rc::clone(&state), outbox, store, Arc::new(broker), limit, control.reserve));
+        let service = Rc::new(TopicService::new(
+            Rc::clone(&state),
+            outbox,
+            store,
+            Arc::new(broker),
+            limit,
+            control.reserves.data,
+        ));
         let (events_state, mut events) = (Rc::clone(&state), control.events);
         spawn_local(async move { follow(&events_state, &mut events).await });
         let sweeping = Rc::clone(&service);
@@ -133,7 +140,7 @@ async fn a_topic_lives_and_dies() {
         assert_eq!((altered.config.segment_bytes, altered.config.retention_ms), (2_097_152, Some(5)));
         assert_eq!(harness.leaders("orders"), [true; 5], "leaders stay");
 
-        let stored = TopicDirectory::open(root.path().to_owned(), BrokerId(1), Arc::new(FileSystem)).unwrap();
+        let stored = TopicDirectory::open(&root.path().into(), BrokerId(1), Arc::new(FileSystem)).unwrap();
         let own = [("retention.ms", "5"), ("segment.bytes", "2097152")];
         let own: BTreeMap<String, String> = own.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         let expected = StoredTopic { name: "orders".into(), id: done.id, partitions: 5, own };

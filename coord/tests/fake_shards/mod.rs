@@ -11,6 +11,7 @@ use kaas_coord::standalone::{StandaloneOptions, prepare};
 use kaas_coord::thread::{self, ControlError, Role};
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::control::{PartitionChange, PartitionKey, ShardCommand, ShardEvent, ShardLink, link};
+use kaas_proto::reserve::Reserves;
 use kaas_proto::types::{BrokerId, LeaderEpoch, SlotId};
 
 const SHARDS: u16 = 2;
@@ -40,12 +41,12 @@ pub(crate) fn start(accident: Accident) -> Broker {
     let options = StandaloneOptions {
         broker: BrokerId(1),
         listeners: Vec::new(),
-        data_directory: None,
+        roots: None,
         config: Arc::new(BrokerConfig::default()),
         open_files: 1024,
     };
     let prepared = prepare(options).unwrap();
-    let (control, links) = link(SHARDS, Arc::clone(prepared.view()));
+    let (control, links) = link(SHARDS, Arc::clone(prepared.view()), Reserves::default());
     let listener = admin::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let address = listener.local_addr().unwrap();
     let facts = Facts { version: "0", mode: "local-dev", started: Instant::now() };

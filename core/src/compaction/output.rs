@@ -104,7 +104,7 @@ impl<E: Env> Output<E> {
 
     /// Not at the expense of the last room, which producers and takeovers need before anything is compacted.
     async fn check_room(&self, bytes: u64) -> Result<(), CompactionError> {
-        match self.env.volume().space().await {
+        match self.env.volume().space(&self.directory).await {
             Ok(space) if space.available_bytes < bytes + reserve_bytes(space.total_bytes) => {
                 Err(CompactionError::Refused("the volume is nearly full".into()))
             }

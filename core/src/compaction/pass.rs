@@ -111,7 +111,7 @@ impl<E: Env> Pass<'_, E> {
         if self.leader.log().has_ended() {
             return Err(CompactionError::Interrupted("the epoch is over"));
         }
-        if self.leader.context.log.reserve.refuses_records() {
+        if self.leader.context.log.reserves.data.refuses_records() {
             return Err(CompactionError::Interrupted("the volume is full"));
         }
         if !self.leader.config().compact {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
+use kaas_proto::roots::Roots;
 
 use super::executor::spawn_shard;
 use super::memory::MemoryEnv;
@@ -21,7 +22,7 @@ pub(super) fn on_uring<F: Future<Output = ()> + 'static>(check: impl FnOnce(Urin
     let directory = tempfile::tempdir_in(program.parent().unwrap()).unwrap();
     let root = directory.path().to_owned();
     let shard = spawn_shard("test", None, move || async move {
-        let env = UringEnv::start(&root).unwrap();
+        let env = UringEnv::start(&Roots::from(&root)).unwrap();
         check(env, root).await;
     });
     shard.unwrap().join().unwrap();
@@ -72,7 +73,7 @@ async fn names_behave(env: impl Env) {
     assert_eq!(kind(volume.unlink(path("a/e")).await), ErrorKind::NotFound);
     volume.sync_directory(path("a")).await.unwrap();
     assert_eq!(kind(volume.sync_directory(path("none")).await), ErrorKind::NotFound);
-    let space = volume.space().await.unwrap();
+    let space = volume.space(path("")).await.unwrap();
     assert!(space.available_bytes > 0 && space.available_bytes <= space.total_bytes);
     for outside in ["../x", "/etc/passwd", "a/../../x"] {
         assert_eq!(kind(volume.read(path(outside), 100).await), ErrorKind::InvalidInput, "{outside}");

@@ -393,7 +393,7 @@ impl Volume for MemoryVolume {
         self.perform(Operation::SyncDirectory, |state| state.directory(&names(path)?).map(drop)).await
     }
 
-    async fn space(&self) -> io::Result<VolumeSpace> {
+    async fn space(&self, _path: &Path) -> io::Result<VolumeSpace> {
         self.perform(Operation::Space, |state| {
             let total_bytes = state.capacity_bytes.unwrap_or(UNLIMITED_TOTAL_BYTES);
             Ok(VolumeSpace { total_bytes, available_bytes: total_bytes.saturating_sub(used_bytes(&state.root)) })
@@ -493,7 +493,7 @@ mod tests {
             file.write_at(0, block(1)).await.unwrap();
             assert_eq!(kind(file.write_at(4096, block(2)).await), ErrorKind::StorageFull);
             file.write_at(0, block(3)).await.unwrap();
-            assert_eq!(volume.space().await.unwrap(), VolumeSpace { total_bytes: 6000, available_bytes: 1904 });
+            assert_eq!(volume.space(path("")).await.unwrap(), VolumeSpace { total_bytes: 6000, available_bytes: 1904 });
             volume.set_capacity(None);
             file.write_at(4096, block(2)).await.unwrap();
         });

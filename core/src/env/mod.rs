@@ -28,6 +28,7 @@ mod ring_operations;
 mod ring_slots;
 #[cfg(feature = "simulator")]
 pub mod sim;
+mod split_volume;
 pub mod uring;
 mod uring_volume;
 pub mod virtual_time;
@@ -147,7 +148,8 @@ pub trait Volume: Clone + 'static {
 
     fn sync_directory(&self, path: &Path) -> impl Future<Output = io::Result<()>>;
 
-    fn space(&self) -> impl Future<Output = io::Result<VolumeSpace>>;
+    /// Of the file system that `path` is on, which is a directory.
+    fn space(&self, path: &Path) -> impl Future<Output = io::Result<VolumeSpace>>;
 }
 
 /// An open file with direct access. Closed when dropped, in the background, or by [`VolumeFile::close`].

@@ -6,7 +6,7 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::{io, mem};
+use std::{fmt, io, mem};
 
 use io_uring::IoUring;
 use thiserror::Error;
@@ -29,30 +29,71 @@ pub enum ProbeError {
          for root too), or start fewer shards with --shards"
     )]
     Memlock { limit: u64, needed: u64, shards: u16 },
-    #[error("{path} is not a directory: the data directory is one that exists, or one that kaas makes")]
-    NotADirectory { path: PathBuf },
-    #[error("could not {action} {path}: {source}")]
-    Directory { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("{path} is not a directory: the {purpose} ({}) is one that exists, or one that kaas makes", .purpose.option())]
+    NotADirectory { purpose: Purpose, path: PathBuf },
+    #[error("could not {action} the {purpose} {path} ({}): {source}", .purpose.option())]
+    Directory { purpose: Purpose, action: &'static str, path: PathBuf, source: io::Error },
     #[error(
-        "{path} is on {file_system}, which refuses direct I/O (O_DIRECT) ({source}); put the data directory on ext4, xfs or \
-         NFS 4.1 and newer, or run without --data-dir to keep everything in memory"
+        "the cluster directory {cluster} (--cluster-dir) and the data directory {data} (--data-dir) lie one in the other: put the \
+         cluster directory beside it, or leave out --cluster-dir"
     )]
-    NoDirectIo { path: PathBuf, file_system: String, source: io::Error },
+    Nested { data: PathBuf, cluster: PathBuf },
     #[error(
-        "{path} is mounted with NFS version {version}: a write of that protocol can be carried out a second time later, and an \
-         acknowledged record can be lost. Mount it with vers=4.1 or newer, or accept the risk with --accept-nfs3"
+        "{path} is on {file_system}, which refuses direct I/O (O_DIRECT) ({source}); put the {purpose} ({}) on ext4, xfs or \
+         NFS 4.1 and newer, or {}", .purpose.option(), .purpose.alternative()
     )]
-    OldNfs { path: PathBuf, version: String },
+    NoDirectIo { purpose: Purpose, path: PathBuf, file_system: String, source: io::Error },
+    #[error(
+        "{path} ({}) is mounted with NFS version {version}: a write of that protocol can be carried out a second time later, and an \
+         acknowledged record can be lost. Mount it with vers=4.1 or newer, or accept the risk with --accept-nfs3",
+        .purpose.option()
+    )]
+    OldNfs { purpose: Purpose, path: PathBuf, version: String },
     #[error(
         "{path} is on {file_system}, which does not give back what was written to it with direct I/O (O_DIRECT): {found}; put the \
-         data directory on another file system"
+         {purpose} ({}) on another file system", .purpose.option()
     )]
-    NotWhatWasWritten { path: PathBuf, file_system: String, found: String },
+    NotWhatWasWritten { purpose: Purpose, path: PathBuf, file_system: String, found: String },
 }
 
-/// What a data directory is like.
+/// What a directory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Data,
+    /// The cluster's own state, where it does not lie in the data directory.
+    Cluster,
+}
+
+impl Purpose {
+    /// What gives it.
+    fn option(self) -> &'static str {
+        match self {
+            Self::Data => "--data-dir",
+            Self::Cluster => "--cluster-dir",
+        }
+    }
+
+    /// What else can be done than putting it on another file system.
+    fn alternative(self) -> &'static str {
+        match self {
+            Self::Data => "run without --data-dir to keep everything in memory",
+            Self::Cluster => "leave out --cluster-dir to keep it in the data directory",
+        }
+    }
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Data => "data directory",
+            Self::Cluster => "cluster directory",
+        })
+    }
+}
+
+/// What a directory is like.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DataDirectory {
+pub struct Directory {
     pub file_system: String,
     /// There is no room for one block: whether direct writes work could not be tried. The broker serves what is there, and
     /// accepts records when there is room again.
@@ -131,19 +172,39 @@ fn check_memlock(limit: u64, shards: u16, is_root: bool) -> Result<(), ProbeErro
     if limit < needed { Err(ProbeError::Memlock { limit, needed, shards }) } else { Ok(()) }
 }
 
-/// Makes the data directory if it is not there, and checks that it takes what kaas does.
+/// Checks that neither directory lies in the other one. Both are there.
+///
+/// # Errors
+/// One does, or where they lie can't be found out.
+pub fn check_apart(data: &Path, cluster: &Path) -> Result<(), ProbeError> {
+    let resolved = |purpose, path: &Path| {
+        path.canonicalize().map_err(|source| ProbeError::Directory {
+            purpose,
+            action: "resolve",
+            path: path.to_owned(),
+            source,
+        })
+    };
+    let (data, cluster) = (resolved(Purpose::Data, data)?, resolved(Purpose::Cluster, cluster)?);
+    if data.starts_with(&cluster) || cluster.starts_with(&data) {
+        return Err(ProbeError::Nested { data, cluster });
+    }
+    Ok(())
+}
+
+/// Makes a directory if it is not there, and checks that it takes what kaas does.
 ///
 /// # Errors
 /// What the directory refuses, and what to change.
-pub fn check_data_directory(path: &Path, accept_old_nfs: bool) -> Result<DataDirectory, ProbeError> {
-    let failed = |action| move |source| ProbeError::Directory { action, path: path.to_owned(), source };
+pub fn check_directory(purpose: Purpose, path: &Path, accept_old_nfs: bool) -> Result<Directory, ProbeError> {
+    let failed = |action| move |source| ProbeError::Directory { purpose, action, path: path.to_owned(), source };
     if path.exists() && !path.is_dir() {
-        return Err(ProbeError::NotADirectory { path: path.to_owned() });
+        return Err(ProbeError::NotADirectory { purpose, path: path.to_owned() });
     }
-    fs::create_dir_all(path).map_err(failed("make the data directory"))?;
+    fs::create_dir_all(path).map_err(failed("make"))?;
     let mount = Mount::of(path).unwrap_or_default();
     if !accept_old_nfs && let Some(version) = mount.old_nfs() {
-        return Err(ProbeError::OldNfs { path: path.to_owned(), version });
+        return Err(ProbeError::OldNfs { purpose, path: path.to_owned(), version });
     }
     // A dot name: nobody takes it for a topic, also if a crash leaves it behind.
     let probe = path.join(format!(".probe-{}", std::process::id()));
@@ -155,9 +216,9 @@ pub fn check_data_directory(path: &Path, accept_old_nfs: bool) -> Result<DataDir
         // One of the two is not there.
         fs::remove_file(leftover).ok();
     }
-    let is_full = judge(tried, path, &mount.file_system)?;
-    moved.map_err(failed("rename a file in the data directory"))?;
-    Ok(DataDirectory { file_system: mount.file_system, is_full })
+    let is_full = judge(tried, purpose, path, &mount.file_system)?;
+    moved.map_err(failed("rename a file in"))?;
+    Ok(Directory { file_system: mount.file_system, is_full })
 }
 
 /// Why a try of direct I/O did not succeed.
@@ -168,18 +229,18 @@ enum TryError {
 }
 
 /// What the outcome of a try means: whether the volume is full, or what is wrong with it.
-fn judge(tried: Result<(), TryError>, path: &Path, file_system: &str) -> Result<bool, ProbeError> {
+fn judge(tried: Result<(), TryError>, purpose: Purpose, path: &Path, file_system: &str) -> Result<bool, ProbeError> {
     let (path, file_system) = (path.to_owned(), file_system.to_owned());
     match tried {
         Ok(()) => Ok(false),
-        Err(TryError::Content(found)) => Err(ProbeError::NotWhatWasWritten { path, file_system, found }),
+        Err(TryError::Content(found)) => Err(ProbeError::NotWhatWasWritten { purpose, path, file_system, found }),
         Err(TryError::Call { source, .. })
             if matches!(source.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) =>
         {
-            Err(ProbeError::NoDirectIo { path, file_system, source })
+            Err(ProbeError::NoDirectIo { purpose, path, file_system, source })
         }
         Err(TryError::Call { source, .. }) if kaas_proto::reserve::is_full(&source) => Ok(true),
-        Err(TryError::Call { action, source }) => Err(ProbeError::Directory { action, path, source }),
+        Err(TryError::Call { action, source }) => Err(ProbeError::Directory { purpose, action, path, source }),
     }
 }
 
@@ -188,19 +249,19 @@ fn try_directly(path: &Path) -> Result<(), TryError> {
     let failed = |action| move |source| TryError::Call { action, source };
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true).custom_flags(libc::O_DIRECT | libc::O_DSYNC);
-    let file = options.open(path).map_err(failed("make a file for direct I/O in the data directory"))?;
+    let file = options.open(path).map_err(failed("make a file for direct I/O in"))?;
     let mut block = Block::new();
-    let read = file.read_at(block.bytes(), 0).map_err(failed("read an empty file in the data directory"))?;
+    let read = file.read_at(block.bytes(), 0).map_err(failed("read an empty file in"))?;
     if read != 0 {
         return Err(TryError::Content(format!("an empty file has {read} bytes")));
     }
     block.bytes().copy_from_slice(&pattern());
-    let written = file.write_at(block.bytes(), 0).map_err(failed("write to the data directory"))?;
+    let written = file.write_at(block.bytes(), 0).map_err(failed("write to"))?;
     if written != BLOCK_BYTES {
         return Err(TryError::Content(format!("a write of {BLOCK_BYTES} bytes ended after {written}")));
     }
     block.bytes().fill(0);
-    let read = file.read_at(block.bytes(), 0).map_err(failed("read from the data directory"))?;
+    let read = file.read_at(block.bytes(), 0).map_err(failed("read from"))?;
     compare(&block.bytes()[..read])
 }
 
@@ -308,9 +369,9 @@ mod tests {
     #[test]
     fn a_directory_without_direct_io_is_refused_in_words() {
         // The kernel's own memory file system takes no files of ours at all.
-        let error = check_data_directory(Path::new("/proc/kaas"), false).unwrap_err();
+        let error = check_directory(Purpose::Data, Path::new("/proc/kaas"), false).unwrap_err();
         assert!(error.to_string().contains("/proc/kaas"), "{error}");
-        let error = check_data_directory(Path::new("/etc/passwd"), false).unwrap_err();
+        let error = check_directory(Purpose::Data, Path::new("/etc/passwd"), false).unwrap_err();
         assert!(error.to_string().starts_with("/etc/passwd is not a directory"), "{error}");
     }
 
@@ -320,7 +381,7 @@ mod tests {
         assert!(!allowed_cpus().is_empty());
         assert!(raise_open_files() >= 1024);
         let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let found = check_data_directory(&directory.path().join("new"), false).unwrap();
+        let found = check_directory(Purpose::Data, &directory.path().join("new"), false).unwrap();
         assert!(!found.file_system.is_empty() && !found.is_full);
         let names: Vec<_> = fs::read_dir(directory.path().join("new")).unwrap().collect();
         assert!(names.is_empty(), "the probe leaves nothing behind: {names:?}");
@@ -346,14 +407,14 @@ mod tests {
     fn a_full_volume_is_told_from_one_that_does_not_work() {
         let judged = |error: i32| {
             let source = io::Error::from_raw_os_error(error);
-            judge(Err(TryError::Call { action: "write to the data directory", source }), Path::new("/data"), "ext4")
+            judge(Err(TryError::Call { action: "write to", source }), Purpose::Data, Path::new("/data"), "ext4")
         };
         assert!(judged(libc::ENOSPC).unwrap());
         assert!(judged(libc::EDQUOT).unwrap());
         assert!(matches!(judged(libc::EINVAL), Err(ProbeError::NoDirectIo { .. })));
         let refused = judged(libc::EROFS).unwrap_err().to_string();
         assert!(refused.contains("write to the data directory") && refused.contains("/data"), "{refused}");
-        assert!(!judge(Ok(()), Path::new("/data"), "ext4").unwrap());
+        assert!(!judge(Ok(()), Purpose::Data, Path::new("/data"), "ext4").unwrap());
     }
 
     #[test]
@@ -362,8 +423,25 @@ mod tests {
         let mut changed = pattern();
         changed[700] ^= 1;
         for found in [&changed[..], &changed[..512], &[]] {
-            let error = judge(compare(found), Path::new("/data"), "odd").unwrap_err().to_string();
+            let error = judge(compare(found), Purpose::Data, Path::new("/data"), "odd").unwrap_err().to_string();
             assert!(error.contains(&format!("{} came back", found.len())) && error.contains("odd"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_cluster_directory_names_its_option() {
+        let error = check_directory(Purpose::Cluster, Path::new("/etc/passwd"), false).unwrap_err().to_string();
+        assert!(error.contains("the cluster directory (--cluster-dir)"), "{error}");
+        let directory = tempfile::tempdir().unwrap();
+        let (data, inside) = (directory.path().join("data"), directory.path().join("data/inside"));
+        let beside = directory.path().join("data beside");
+        for path in [&inside, &beside] {
+            fs::create_dir_all(path).unwrap();
+        }
+        check_apart(&data, &beside).unwrap();
+        for (data, cluster) in [(&data, &inside), (&inside, &data), (&data, &data)] {
+            let error = check_apart(data, cluster).unwrap_err().to_string();
+            assert!(error.contains("--cluster-dir") && error.contains("--data-dir"), "{error}");
         }
     }
 }

@@ -5,9 +5,9 @@
 
 use std::future::Future;
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
+use kaas_proto::roots::Roots;
 use kaas_proto::types::TimestampMs;
 
 use super::executor::{self, TaskQueues};
@@ -15,33 +15,36 @@ use super::{Env, MonotonicTime, TaskClass};
 
 pub use super::helper::HELPER_THREADS;
 pub use super::ring::{MAXIMUM_WORKERS, QUEUE_DEPTH};
+pub use super::split_volume::SplitVolume;
 pub use super::uring_volume::{UringFile, UringVolume};
 
 /// What a shard of a durable broker runs on. Shard-local.
 #[derive(Clone, Debug)]
 pub struct UringEnv {
-    volume: UringVolume,
+    volume: SplitVolume<UringVolume>,
     queues: TaskQueues,
 }
 
 impl UringEnv {
-    /// The environment of the executor that runs the caller, with its files below `root`.
+    /// The environment of the executor that runs the caller, with its files below `roots`.
     ///
     /// # Errors
-    /// When the kernel gives no ring, or `root` is no directory.
+    /// When the kernel gives no ring, or a root is no directory.
     ///
     /// # Panics
     /// Outside a glommio executor.
-    pub fn start(root: &Path) -> io::Result<Self> {
+    pub fn start(roots: &Roots) -> io::Result<Self> {
         let queues = TaskQueues::create();
-        Ok(Self { volume: UringVolume::start(root, queues)?, queues })
+        let start = |root| UringVolume::start(root, queues);
+        let cluster = roots.own_cluster().map(start).transpose()?;
+        Ok(Self { volume: SplitVolume::new(start(roots.data())?, cluster), queues })
     }
 }
 
 impl Env for UringEnv {
-    type Volume = UringVolume;
+    type Volume = SplitVolume<UringVolume>;
 
-    fn volume(&self) -> &UringVolume {
+    fn volume(&self) -> &SplitVolume<UringVolume> {
         &self.volume
     }
 

@@ -234,9 +234,9 @@ impl Volume for UringVolume {
         self.close_after(directory, synced).await
     }
 
-    async fn space(&self) -> io::Result<VolumeSpace> {
-        let root = self.name(Path::new(""))?;
-        self.helper.run((), move || space(&root)).await
+    async fn space(&self, path: &Path) -> io::Result<VolumeSpace> {
+        let path = self.name(path)?;
+        self.helper.run((), move || space(&path)).await
     }
 }
 
@@ -277,11 +277,11 @@ fn modified(path: &Path) -> io::Result<TimestampMs> {
     Ok(TimestampMs(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)))
 }
 
-fn space(root: &CString) -> io::Result<VolumeSpace> {
+fn space(path: &CString) -> io::Result<VolumeSpace> {
     // SAFETY: plain numbers, for which zero is a value.
     let mut answer: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers lead to what their types say.
-    if unsafe { libc::statvfs(root.as_ptr(), &raw mut answer) } != 0 {
+    if unsafe { libc::statvfs(path.as_ptr(), &raw mut answer) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let bytes = |blocks: u64| blocks.saturating_mul(answer.f_frsize);
@@ -383,7 +383,7 @@ mod tests {
     #[test]
     fn a_write_that_is_given_up_lands_from_memory_that_is_still_there() {
         on_uring(|env, root| async move {
-            let volume = env.volume();
+            let volume = env.volume().data();
             let file = volume.open(path("f"), OpenMode::CreateNew).await.unwrap();
             for index in 0..50 {
                 give_up_on(file.write_at(index * 4096, blocks(1, 0x11))).await;
@@ -403,7 +403,7 @@ mod tests {
     #[test]
     fn an_open_that_is_given_up_leaves_no_descriptor() {
         on_uring(|env, root| async move {
-            let volume = env.volume();
+            let volume = env.volume().data();
             let mut given_up = 0;
             for index in 0..100 {
                 let name = format!("f{index}");
@@ -417,7 +417,7 @@ mod tests {
     #[test]
     fn more_operations_than_places_wait_and_are_counted() {
         on_uring(|env, _| async move {
-            let volume = env.volume();
+            let volume = env.volume().data();
             let file = Rc::new(volume.open(path("f"), OpenMode::CreateNew).await.unwrap());
             let done = Rc::new(std::cell::Cell::new(0));
             let writes = 3 * QUEUE_DEPTH;
@@ -438,7 +438,7 @@ mod tests {
     #[test]
     fn a_file_whose_name_goes_away_while_it_opens_is_an_error_or_a_file() {
         on_uring(|env, _| async move {
-            let volume = env.volume();
+            let volume = env.volume().data();
             for _ in 0..200 {
                 volume.write(path("f"), vec![1]).await.unwrap();
                 let opened = volume.open(path("f"), OpenMode::Read);
@@ -455,7 +455,7 @@ mod tests {
     #[test]
     fn more_calls_than_helpers_wait_and_are_counted() {
         on_uring(|env, _| async move {
-            let volume = env.volume();
+            let volume = env.volume().data();
             let done = Rc::new(std::cell::Cell::new(0));
             for _ in 0..50 {
                 let (volume, done) = (volume.clone(), Rc::clone(&done));

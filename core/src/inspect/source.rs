@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use kaas_proto::layout::{CLUSTER_DIRECTORY, COORDINATORS_DIRECTORY};
+use kaas_proto::layout::COORDINATORS_DIRECTORY;
 
 use super::InspectError;
 use crate::format::manifest;
@@ -75,12 +75,11 @@ impl Source {
     }
 }
 
-/// Whether a directory is `…/__cluster/coordinators/{slot}`.
+/// Whether a directory is `…/coordinators/{slot}`. No partition of a topic is: these lie below a topic id.
 pub(super) fn is_slot_directory(directory: &Path) -> bool {
     let given = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
     let Ok(directory) = given.canonicalize() else { return false };
     let name = |depth: usize| directory.ancestors().nth(depth).and_then(Path::file_name).and_then(|name| name.to_str());
     name(0).is_some_and(|slot| slot.len() == 2 && slot.bytes().all(|byte| byte.is_ascii_digit()))
         && name(1) == Some(COORDINATORS_DIRECTORY)
-        && name(2) == Some(CLUSTER_DIRECTORY)
 }

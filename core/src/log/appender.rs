@@ -67,7 +67,7 @@ impl<E: Env> LedLog<E> {
         if let Some(end) = self.end() {
             return Err(end.append_error());
         }
-        if self.context.reserve.refuses_records() {
+        if self.reserve.refuses_records() {
             self.context.counters.reserve_refusals.add(1);
             return Err(AppendError::VolumeFull);
         }
@@ -131,7 +131,7 @@ impl<E: Env> LedLog<E> {
         let mut head = self.head.take().expect("one task writes at a time");
         while !self.has_ended() {
             // Whoever gave the reserve up needs the room more than what has queued before.
-            if self.context.reserve.refuses_records() && self.queue.borrow().has_batches() {
+            if self.reserve.refuses_records() && self.queue.borrow().has_batches() {
                 self.end_with(EndOfLog::VolumeFull);
                 break;
             }

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures_lite::future;
-use kaas_proto::reserve::Reserve;
+use kaas_proto::control::PartitionKey;
+use kaas_proto::reserve::Reserves;
 use kaas_proto::types::BrokerId;
 
 use super::open_segments::{MAX_OLDER_SEGMENTS, OpenSegments};
@@ -38,8 +39,8 @@ pub struct LogContext<E: Env> {
     pub older_segments: OpenSegments<FileOf<E>>,
     pub counters: Rc<Counters>,
     pub log_limit: LogLimit,
-    /// While it is missing, no records are accepted.
-    pub reserve: Reserve,
+    /// While one is missing, its volume accepts no records.
+    pub reserves: Reserves,
     /// Bytes that wait for writes, in all logs.
     pub queued_bytes: Cell<usize>,
     next_log: Cell<u64>,
@@ -54,7 +55,7 @@ impl<E: Env> LogContext<E> {
         tail_cache_bytes: usize,
         open_segments: usize,
         counters: Rc<Counters>,
-        reserve: Reserve,
+        reserves: Reserves,
     ) -> Rc<Self> {
         let older = (open_segments / 2).clamp(1, MAX_OLDER_SEGMENTS);
         Rc::new(Self {
@@ -66,7 +67,7 @@ impl<E: Env> LogContext<E> {
             older_segments: OpenSegments::new(older),
             counters,
             log_limit: LogLimit::default(),
-            reserve,
+            reserves,
             queued_bytes: Cell::new(0),
             next_log: Cell::new(0),
         })
@@ -86,13 +87,13 @@ impl<E: Env> LogContext<E> {
         may
     }
 
-    /// The volume is full: has the reserve given up. True if there is room now, and what needs it may be tried again.
-    pub async fn make_room(&self) -> bool {
+    /// The volume of a partition is full: has the reserve given up. True if there is room now, and what needs it may be tried again.
+    pub async fn make_room(&self, partition: PartitionKey) -> bool {
         let patience = async {
             self.env.sleep(ROOM_WAIT).await;
             false
         };
-        future::or(self.reserve.make_room(), patience).await
+        future::or(self.reserves.of(partition).make_room(), patience).await
     }
 
     pub(super) fn next_log_id(&self) -> LogId {

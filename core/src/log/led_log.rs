@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kaas_proto::config::topic::TopicConfig;
-use kaas_proto::reserve::is_full;
+use kaas_proto::reserve::{Reserve, is_full};
 use kaas_proto::types::{LeaderEpoch, Offset};
 use tokio::sync::Notify;
 
@@ -183,6 +183,8 @@ pub struct Recovered<E: Env> {
     pub log_start: Offset,
     pub log_end: Offset,
     pub settings: LogSettings,
+    /// Of the volume that it is on.
+    pub reserve: Reserve,
 }
 
 /// Shard-local.
@@ -191,6 +193,8 @@ pub struct LedLog<E: Env> {
     pub(super) id: LogId,
     pub(super) directory: PathBuf,
     epoch: LeaderEpoch,
+    /// While it is missing, no records are accepted.
+    pub(super) reserve: Reserve,
     pub(super) fence: RefCell<Option<Rc<FileOf<E>>>>,
     pub(super) segments: RefCell<Vec<Rc<Segment<FileOf<E>>>>>,
     /// How often compaction has replaced segments.
@@ -224,12 +228,13 @@ impl<E: Env> LedLog<E> {
     /// The log that a takeover found, as leader of its epoch. Call it only after the fence was asked.
     #[must_use]
     pub fn new(context: Rc<LogContext<E>>, recovered: Recovered<E>) -> Rc<Self> {
-        let Recovered { directory, epoch, fence, segments, log_start, log_end, settings } = recovered;
+        let Recovered { directory, epoch, fence, segments, log_start, log_end, settings, reserve } = recovered;
         Rc::new(Self {
             id: context.next_log_id(),
             context,
             directory,
             epoch,
+            reserve,
             fence: RefCell::new(Some(Rc::new(fence))),
             segments: RefCell::new(segments),
             replacements: Cell::new(0),

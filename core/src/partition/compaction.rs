@@ -77,7 +77,7 @@ impl<E: Env> Leader<E> {
         let (env, log) = (self.context.env(), self.log());
         let rests = self.compaction.rests_until.get().is_some_and(|until| env.now() < until);
         // On a full volume what room there is belongs to takeovers and deletions.
-        let waits = rests || self.context.log.reserve.refuses_records() || !self.context.clock.has_begun();
+        let waits = rests || self.context.log.reserves.data.refuses_records() || !self.context.clock.has_begun();
         if !config.compact || self.key().slot().is_some() || log.has_ended() || waits {
             return Ok(None);
         }
@@ -205,7 +205,10 @@ impl<E: Env> Leader<E> {
                 let path = directory.join(PartitionFile::Manifest(self.epoch()).to_string());
                 let mut written = self.write_manifest(&changed).await;
                 // What was compacted frees more than it needs.
-                if written.as_ref().is_err_and(is_full) && self.context.log.make_room().await && !log.has_ended() {
+                if written.as_ref().is_err_and(is_full)
+                    && self.context.log.make_room(self.key()).await
+                    && !log.has_ended()
+                {
                     written = self.write_manifest(&changed).await;
                 }
                 written.map_err(CompactionError::volume("can't replace", path))
@@ -244,7 +247,7 @@ impl<E: Env> Leader<E> {
             self.transactions.borrow_mut().forget_compacted(&compacted.spent_markers);
         }
         let mut kept = self.keep_what_goes(compacted).await;
-        if kept == Err(EndOfLog::VolumeFull) && self.context.log.make_room().await {
+        if kept == Err(EndOfLog::VolumeFull) && self.context.log.make_room(self.key()).await {
             kept = self.keep_what_goes(compacted).await;
         }
         match kept {

@@ -149,7 +149,7 @@ impl<E: Env> Leader<E> {
         }
         let mut written = self.write_log_start(&manifest, offset).await;
         let lacks_room = written == Err(EndOfLog::VolumeFull);
-        if lacks_room && (self.context.log.make_room().await || self.make_room(offset).await?) {
+        if lacks_room && (self.context.log.make_room(self.key()).await || self.make_room(offset).await?) {
             written = self.write_log_start(&manifest, offset).await;
         }
         if matches!(written, Err(EndOfLog::Gone { .. })) {

@@ -310,7 +310,7 @@ impl<E: Env> Attempt<'_, E> {
     }
 
     async fn give_up_reserve(&self) -> bool {
-        !is_planted(PlantedBug::ReserveIsKept) && self.partition.context().log.make_room().await
+        !is_planted(PlantedBug::ReserveIsKept) && self.partition.context().log.make_room(self.partition.key()).await
     }
 
     async fn give_up_fences(&self, held: &HeldFence<E>) -> Result<bool, TakeoverEnd> {
@@ -414,6 +414,7 @@ impl<E: Env> Attempt<'_, E> {
                 log_start,
                 log_end,
                 settings: LogSettings::from(&*self.partition.config()),
+                reserve: self.partition.context().log.reserves.of(self.partition.key()).clone(),
             },
         );
         TakenOver { established: Established { log, manifest, producers, transactions }, tidy }

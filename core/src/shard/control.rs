@@ -113,7 +113,7 @@ impl<E: Env> Shard<E> {
                 }
             }
             retention_due = retention_due.saturating_sub(HOUSEKEEPING_INTERVAL);
-            let refuses_records = self.0.context.log.reserve.refuses_records();
+            let refuses_records = self.0.context.log.reserves.data.refuses_records();
             if !std::mem::replace(&mut refused_records, refuses_records) && refuses_records {
                 // Retention may make the room that is missing.
                 retention_due = Duration::ZERO;

@@ -25,7 +25,7 @@ use ahash::AHashMap;
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::control::{PartitionKey, ShardCommand, ShardEvent};
 use kaas_proto::metrics::ShardMetrics;
-use kaas_proto::reserve::Reserve;
+use kaas_proto::reserve::Reserves;
 use kaas_proto::types::{BrokerId, ShardId};
 use tokio::sync::{mpsc, watch};
 
@@ -70,7 +70,7 @@ pub struct ShardConfig {
     pub compaction: CompactionConfig,
     /// Local-dev mode: the volume is this shard's own memory, nobody else makes and removes directories there.
     pub owns_directories: bool,
-    /// Keeps the broker's reserve: one shard does, where there is a volume.
+    /// Keeps the broker's reserves: one shard does, where there is a volume.
     pub keeps_reserve: bool,
     /// The volume outlives the process: what it says of the time counts.
     pub asks_volume_for_time: bool,
@@ -131,12 +131,12 @@ impl<E: Env> Shard<E> {
     /// A shard that leads nothing yet, and its tasks. Call it on the shard's thread.
     #[must_use]
     pub fn start(env: E, config: ShardConfig, channels: ShardChannels) -> Self {
-        Self::start_with(env, config, channels, Reserve::default())
+        Self::start_with(env, config, channels, Reserves::default())
     }
 
-    /// As [`Shard::start`], with the reserve of the broker.
+    /// As [`Shard::start`], with the reserves of the broker.
     #[must_use]
-    pub fn start_with(env: E, config: ShardConfig, channels: ShardChannels, reserve: Reserve) -> Self {
+    pub fn start_with(env: E, config: ShardConfig, channels: ShardChannels, reserves: Reserves) -> Self {
         let ShardChannels { commands, events, operations } = channels;
         let counters = Rc::new(Counters::default());
         let log = LogContext::new(
@@ -145,7 +145,7 @@ impl<E: Env> Shard<E> {
             config.tail_cache_bytes,
             config.open_segments,
             counters,
-            reserve,
+            reserves,
         );
         let context = PartitionContext::new(
             log,
@@ -178,7 +178,9 @@ impl<E: Env> Shard<E> {
         env.spawn(TaskClass::Latency, shard.clone().carry_out_operations(operations));
         env.spawn(TaskClass::Background, shard.clone().keep_house());
         if config.keeps_reserve {
-            env.spawn(TaskClass::Background, reserve::keep(Rc::clone(&shard.0.context.log)));
+            for keeper in reserve::keepers(&shard.0.context.log) {
+                env.spawn(TaskClass::Background, keeper.keep());
+            }
         }
         env.spawn(TaskClass::Background, shard.clone().keep_compact());
         shard

@@ -1,18 +1,22 @@
 //! Keeps the reserve: a file of zeros on the volume that goes when there is no room for taking over and deleting, and comes back
-//! when there is ([`kaas_proto::reserve`]). Shard 0 does it, beside everything else; nobody waits for the file to be made.
+//! when there is ([`kaas_proto::reserve`]). Shard 0 does it, beside everything else; nobody waits for the file to be made. Where the cluster
+//! directory is on a volume of its own, that has a reserve too.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use futures_lite::future;
-use kaas_proto::layout::{reserve_directory, reserve_file};
-use kaas_proto::reserve::{ReserveState, is_full};
+use kaas_proto::layout::{
+    CLUSTER_DIRECTORY, data_reserve_directory, data_reserve_file, reserve_directory, reserve_file,
+};
+use kaas_proto::reserve::{Reserve, ReserveState, is_full};
 use tracing::{info, warn};
 
 use crate::env::{AlignedBuffer, BLOCK_BYTES, Env, OpenMode, Volume, VolumeFile, VolumeSpace};
 use crate::log::context::LogContext;
+use crate::metrics::{Count, Counters};
 
 /// What a reserve has on a small volume: a takeover takes two blocks, and the coordinators' slots alone are 50 of them.
 pub const MIN_RESERVE_BYTES: u64 = 1 << 20;
@@ -23,6 +27,9 @@ const SHARE: u64 = 1000;
 
 /// How often it is looked whether there is room for the reserve while it is missing.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(3);
+
+/// What to do about a full volume with topics on it.
+const MAKE_ROOM: &str = "delete topics or records, or enlarge the volume";
 
 /// One write of zeros.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -64,32 +71,89 @@ pub(crate) fn reserve_bytes(volume_bytes: u64) -> u64 {
     share - share % BLOCK_BYTES as u64
 }
 
-/// Keeps the reserve of the broker, for ever.
-pub async fn keep<E: Env>(context: Rc<LogContext<E>>) {
-    let keeper = Keeper { path: reserve_file(context.broker), context };
-    let reserve = &keeper.context.reserve;
-    reserve.keep();
-    loop {
-        match reserve.state() {
-            ReserveState::Wanted => keeper.give_up().await,
-            ReserveState::InPlace => reserve.wanted().await,
-            ReserveState::Unkept | ReserveState::Unknown | ReserveState::Missing => keeper.look().await,
-        }
+/// Who keeps the reserves of the broker: one per volume.
+pub fn keepers<E: Env>(context: &Rc<LogContext<E>>) -> Vec<Keeper<E>> {
+    let (broker, reserves, context) = (context.broker, context.reserves.clone(), || Rc::clone(context));
+    let (directory, path) = (reserve_directory(), reserve_file(broker));
+    if !reserves.are_apart() {
+        let of_both = Place {
+            volume: "volume",
+            what: "records",
+            advice: MAKE_ROOM,
+            root: "",
+            directory,
+            path,
+            gauge: |counters| &counters.reserve_bytes,
+        };
+        return vec![Keeper { reserve: reserves.data, place: of_both, context: context() }];
     }
+    let of_cluster = Place {
+        volume: "volume of the cluster directory",
+        what: "committed offsets",
+        advice: "enlarge it",
+        root: CLUSTER_DIRECTORY,
+        directory,
+        path,
+        gauge: |counters| &counters.cluster_reserve_bytes,
+    };
+    let of_data = Place {
+        volume: "volume of the data directory",
+        what: "records",
+        advice: MAKE_ROOM,
+        root: "",
+        directory: data_reserve_directory(),
+        path: data_reserve_file(broker),
+        gauge: |counters| &counters.reserve_bytes,
+    };
+    vec![
+        Keeper { reserve: reserves.cluster, place: of_cluster, context: context() },
+        Keeper { reserve: reserves.data, place: of_data, context: context() },
+    ]
 }
 
-struct Keeper<E: Env> {
+/// Where a reserve is.
+#[derive(Debug)]
+struct Place {
+    /// In words.
+    volume: &'static str,
+    /// What is refused without it, in words.
+    what: &'static str,
+    /// What to do when it is full, in words.
+    advice: &'static str,
+    /// A directory of the volume that is there.
+    root: &'static str,
+    directory: PathBuf,
     path: PathBuf,
+    gauge: fn(&Counters) -> &Count,
+}
+
+/// Keeps one reserve.
+#[derive(Debug)]
+pub struct Keeper<E: Env> {
+    reserve: Reserve,
+    place: Place,
     context: Rc<LogContext<E>>,
 }
 
 impl<E: Env> Keeper<E> {
+    /// For ever.
+    pub async fn keep(self) {
+        self.reserve.keep();
+        loop {
+            match self.reserve.state() {
+                ReserveState::Wanted => self.give_up().await,
+                ReserveState::InPlace => self.reserve.wanted().await,
+                ReserveState::Unkept | ReserveState::Unknown | ReserveState::Missing => self.look().await,
+            }
+        }
+    }
+
     /// Puts the reserve in place if there is room; if not, the next look is a while later.
     async fn look(&self) {
-        let (env, reserve) = (&self.context.env, &self.context.reserve);
+        let (env, reserve, place) = (&self.context.env, &self.reserve, &self.place);
         let volume = env.volume();
-        let found = volume.size(&self.path).await.ok();
-        let step = decide(found, volume.space().await.ok());
+        let found = volume.size(&place.path).await.ok();
+        let step = decide(found, volume.space(Path::new(place.root)).await.ok());
         let (bytes, outcome) = match step {
             Step::Adopt { bytes } => (bytes, Ok(())),
             Step::Make { bytes } => (bytes, self.make(bytes).await),
@@ -98,9 +162,12 @@ impl<E: Env> Keeper<E> {
         match outcome {
             Ok(()) => {
                 if reserve.state() == ReserveState::Missing {
-                    info!(bytes, "there is room on the volume again: the reserve is back, records are accepted");
+                    info!(
+                        bytes,
+                        "there is room on the {} again: the reserve is back, {} are accepted", place.volume, place.what
+                    );
                 }
-                self.context.counters.reserve_bytes.set(bytes);
+                (place.gauge)(&self.context.counters).set(bytes);
                 reserve.made();
                 return;
             }
@@ -108,14 +175,16 @@ impl<E: Env> Keeper<E> {
                 if reserve.state() == ReserveState::Unknown {
                     warn!(
                         bytes,
-                        "the volume is full, there is no room for a reserve: records are refused until there is; delete topics or \
-                         records, or enlarge the volume"
+                        "the {} is full, there is no room for a reserve: {} are refused until there is; {}",
+                        place.volume,
+                        place.what,
+                        place.advice
                     );
                     reserve.missed();
                 }
             }
             Err(error) if self.context.may_log("reserve_failed") => {
-                warn!(reserve = %self.path.display(), %error, "no reserve can be made; it is tried again");
+                warn!(reserve = %self.place.path.display(), %error, "no reserve can be made; it is tried again");
             }
             Err(_) => {}
         }
@@ -124,24 +193,24 @@ impl<E: Env> Keeper<E> {
 
     /// Writes real blocks: a hole would reserve nothing.
     async fn make(&self, bytes: u64) -> io::Result<()> {
-        let (volume, directory) = (self.context.env.volume(), reserve_directory());
-        volume.create_directories(&directory).await?;
-        drop(volume.unlink(&self.path).await);
+        let (volume, directory) = (self.context.env.volume(), &self.place.directory);
+        volume.create_directories(directory).await?;
+        drop(volume.unlink(&self.place.path).await);
         let written = self.write_zeros(bytes).await;
         if written.is_err() {
             // Half of one is none, and others may need the room.
-            drop(volume.unlink(&self.path).await);
+            drop(volume.unlink(&self.place.path).await);
             return written;
         }
-        volume.sync_directory(&directory).await
+        volume.sync_directory(directory).await
     }
 
     async fn write_zeros(&self, bytes: u64) -> io::Result<()> {
-        let file = self.context.env.volume().open(&self.path, OpenMode::CreateNew).await?;
+        let file = self.context.env.volume().open(&self.place.path, OpenMode::CreateNew).await?;
         let zeros = AlignedBuffer::zeroed(CHUNK_BYTES).freeze();
         let mut written = 0;
         // Who needs the room meanwhile does not wait until it is taken.
-        while written < bytes && self.context.reserve.state() != ReserveState::Wanted {
+        while written < bytes && self.reserve.state() != ReserveState::Wanted {
             let length = usize::try_from(bytes - written).map_or(CHUNK_BYTES, |rest| rest.min(CHUNK_BYTES));
             file.write_at(written, zeros.slice(..length)).await?;
             written += length as u64;
@@ -151,19 +220,20 @@ impl<E: Env> Keeper<E> {
 
     async fn give_up(&self) {
         let volume = self.context.env.volume();
-        match volume.unlink(&self.path).await {
+        match volume.unlink(&self.place.path).await {
             // The room is there for others once the name is gone for good.
-            Ok(()) => drop(volume.sync_directory(&reserve_directory()).await),
+            Ok(()) => drop(volume.sync_directory(&self.place.directory).await),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => warn!(reserve = %self.path.display(), %error, "the reserve can't be given up"),
+            Err(error) => warn!(reserve = %self.place.path.display(), %error, "the reserve can't be given up"),
         }
-        self.context.counters.reserve_bytes.set(0);
+        (self.place.gauge)(&self.context.counters).set(0);
         self.context.counters.reserves_given_up.add(1);
         warn!(
-            "the volume is full: the reserve is given up, so that partitions can be taken over and topics deleted; records are \
-             refused until there is room for it again; delete topics or records, or enlarge the volume"
+            "the {} is full: the reserve is given up, so that partitions can be taken over and topics deleted; {} are \
+             refused until there is room for it again; {}",
+            self.place.volume, self.place.what, self.place.advice
         );
-        self.context.reserve.missed();
+        self.reserve.missed();
         // Not at once: what it was given up for comes first.
         self.context.env.sleep(LOOK_INTERVAL).await;
     }
@@ -172,13 +242,11 @@ impl<E: Env> Keeper<E> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
-    use kaas_proto::reserve::Reserve;
     use kaas_proto::types::BrokerId;
 
     use super::*;
     use crate::env::TaskClass;
     use crate::env::memory::{MemoryEnv, Operation};
-    use crate::metrics::Counters;
 
     const BROKER: BrokerId = BrokerId(3);
     const MIN: u64 = MIN_RESERVE_BYTES;
@@ -209,8 +277,10 @@ mod tests {
 
     fn keep_on(env: &MemoryEnv) -> (Reserve, Rc<Counters>) {
         let (reserve, counters) = (Reserve::default(), Rc::new(Counters::default()));
-        let context = LogContext::new(env.clone(), BROKER, 0, 2, Rc::clone(&counters), reserve.clone());
-        env.spawn(TaskClass::Background, keep(context));
+        let context = LogContext::new(env.clone(), BROKER, 0, 2, Rc::clone(&counters), reserve.clone().into());
+        for keeper in keepers(&context) {
+            env.spawn(TaskClass::Background, keeper.keep());
+        }
         (reserve, counters)
     }
 

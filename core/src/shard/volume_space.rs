@@ -4,6 +4,7 @@
 //! [`PATIENCE`]; then what was known last is told.
 
 use std::cell::Cell;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -47,7 +48,7 @@ impl SpaceCache {
         }
         let (cache, env) = (Rc::clone(self), env.clone());
         env.clone().spawn(TaskClass::Background, async move {
-            match env.volume().space().await {
+            match env.volume().space(Path::new("")).await {
                 Ok(space) => cache.known.set(Some((env.now(), space))),
                 Err(error) => tracing::debug!(%error, "the volume does not say how large it is"),
             }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -643,7 +644,7 @@ fn compaction_leaves_the_last_room_to_others() {
     run(&env, async {
         let log = plain(&env);
         let broker = leader_with_reserve(&env, &log).await;
-        let space = env.volume().space().await.unwrap();
+        let space = env.volume().space(Path::new("")).await.unwrap();
         env.volume().set_capacity(Some(space.total_bytes - space.available_bytes + (500 << 10)));
         env.sleep(10 * A_WHILE).await;
         assert_eq!(passes(&broker), 0);

@@ -1,6 +1,7 @@
 //! Writes that fail, hang, or find no room.
 
 use std::io::ErrorKind;
+use std::path::Path;
 use std::time::Duration;
 
 use kaas_core::env::memory::{MemoryEnv, Operation};
@@ -118,7 +119,7 @@ async fn append_segments(broker: &Broker, count: usize) {
 
 /// Leaves no room for a single byte.
 async fn fill(env: &MemoryEnv) {
-    let space = env.volume().space().await.unwrap();
+    let space = env.volume().space(Path::new("")).await.unwrap();
     env.volume().set_capacity(Some(space.total_bytes - space.available_bytes));
 }
 

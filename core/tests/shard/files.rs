@@ -9,6 +9,7 @@ use kaas_core::env::uring::UringEnv;
 use kaas_core::shard::operation::RequiredAcks;
 use kaas_proto::control::ShardCommand;
 use kaas_proto::record::BatchBuilder;
+use kaas_proto::roots::Roots;
 use kaas_proto::types::{LeaderEpoch, TimestampMs};
 use tokio::sync::oneshot;
 
@@ -20,7 +21,7 @@ fn on_files<F: Future<Output = ()> + 'static>(scenario: impl FnOnce(UringEnv, Pa
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let root = directory.path().to_path_buf();
     let shard = spawn_shard("test", None, move || async move {
-        let env = UringEnv::start(&root).unwrap();
+        let env = UringEnv::start(&Roots::from(&root)).unwrap();
         scenario(env, root).await;
     });
     shard.unwrap().join().unwrap();

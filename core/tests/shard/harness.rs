@@ -23,7 +23,7 @@ use kaas_proto::config::topic::TopicConfig;
 use kaas_proto::control::{PartitionChange, PartitionKey, ShardCommand, ShardEvent, TakeOver};
 use kaas_proto::layout::partition_directory;
 use kaas_proto::record::{BatchBuilder, Batches};
-use kaas_proto::reserve::Reserve;
+use kaas_proto::reserve::{Reserve, Reserves};
 use kaas_proto::types::{BrokerId, LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, ShardId, TopicId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -70,6 +70,10 @@ impl<E: Env> Broker<E> {
     }
 
     pub fn start_with(env: &E, id: i32, configure: impl FnOnce(&mut ShardConfig)) -> Self {
+        Self::start_with_reserves(env, id, Reserves::default(), configure)
+    }
+
+    pub fn start_with_reserves(env: &E, id: i32, reserves: Reserves, configure: impl FnOnce(&mut ShardConfig)) -> Self {
         let (commands, command_receiver) = mpsc::channel(64);
         let (event_sender, events) = mpsc::channel(1024);
         let (operations, operation_receiver) = queue();
@@ -80,8 +84,8 @@ impl<E: Env> Broker<E> {
         configure(&mut config);
         let channels =
             ShardChannels { commands: command_receiver, events: event_sender, operations: operation_receiver };
-        let reserve = Reserve::default();
-        let shard = Shard::start_with(env.clone(), config, channels, reserve.clone());
+        let reserve = reserves.data.clone();
+        let shard = Shard::start_with(env.clone(), config, channels, reserves);
         Self { env: env.clone(), shard, reserve, operations, commands, events: RefCell::new(events) }
     }
 

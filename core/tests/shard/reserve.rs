@@ -1,5 +1,6 @@
 //! The reserve of a shard that keeps one: it goes when the volume is full, and records wait until it is back.
 
+use std::path::Path;
 use std::time::Duration;
 
 use kaas_core::env::memory::{MemoryEnv, Operation};
@@ -8,7 +9,9 @@ use kaas_core::partition::error::AppendError;
 use kaas_core::shard::operation::RequiredAcks;
 use kaas_core::shard::reserve::{LOOK_INTERVAL, MIN_RESERVE_BYTES};
 use kaas_proto::control::PartitionChange;
-use kaas_proto::layout::reserve_file;
+use kaas_proto::kafka::ErrorCode;
+use kaas_proto::layout::{data_reserve_file, reserve_file};
+use kaas_proto::reserve::Reserves;
 use kaas_proto::types::{BrokerId, LeaderEpoch, Offset};
 
 use crate::harness::{Broker, batch, key, run, topic_config};
@@ -30,7 +33,7 @@ async fn has_reserve(env: &MemoryEnv) -> bool {
 
 /// Leaves no room for a single byte.
 async fn fill(env: &MemoryEnv) {
-    let space = env.volume().space().await.unwrap();
+    let space = env.volume().space(Path::new("")).await.unwrap();
     env.volume().set_capacity(Some(space.total_bytes - space.available_bytes));
 }
 
@@ -131,5 +134,40 @@ fn retention_looks_at_once_whether_it_can_make_room() {
         assert!(broker.reserve.ask_for_room());
         env.sleep(LOOK_INTERVAL * 3).await;
         assert!(broker.log_start(0).await > 0 && has_reserve(&env).await);
+    });
+}
+
+/// Each in turn: records go on while offsets are refused, and the other way round.
+#[test]
+fn a_full_volume_of_topics_refuses_no_offsets_if_these_are_on_another_one() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        env.volume().set_capacity(Some(64 << 20));
+        let reserves = Reserves::apart();
+        let broker = Broker::start_with_reserves(&env, 1, reserves.clone(), |config| config.keeps_reserve = true);
+        broker.lead(0, None, &topic_config(&[])).await;
+        broker.lead_slot(None).await;
+        env.sleep(LOOK_INTERVAL * 2).await;
+        for file in [reserve_file(BrokerId(1)), data_reserve_file(BrokerId(1))] {
+            assert_eq!(env.volume().size(&file).await.unwrap(), MIN_RESERVE_BYTES, "{}", file.display());
+        }
+        let produce = || broker.produce(0, batch(&env, &["a"]));
+
+        assert!(reserves.data.make_room().await);
+        assert_eq!(env.volume().size(&data_reserve_file(BrokerId(1))).await.ok(), None);
+        assert_eq!(broker.metric("kaas_reserve_bytes"), 0);
+        assert_eq!(broker.metric("kaas_cluster_reserve_bytes"), MIN_RESERVE_BYTES);
+        assert_eq!(produce().await, Err(AppendError::VolumeFull));
+        assert_eq!(broker.commit(7, None).await, ErrorCode::None);
+        env.sleep(LOOK_INTERVAL * 3).await;
+        produce().await.unwrap();
+
+        assert!(reserves.cluster.make_room().await);
+        assert!(!has_reserve(&env).await);
+        produce().await.unwrap();
+        assert_eq!(broker.commit(8, None).await, ErrorCode::CoordinatorNotAvailable);
+        assert_eq!(broker.committed().await, 7);
+        env.sleep(LOOK_INTERVAL * 3).await;
+        assert_eq!(broker.commit(8, None).await, ErrorCode::None);
     });
 }

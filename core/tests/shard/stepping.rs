@@ -223,9 +223,9 @@ impl Volume for StepVolume {
         self.call(|| format!("sync {}", path.display()), async move { files.sync_directory(&own).await }).await
     }
 
-    async fn space(&self) -> io::Result<VolumeSpace> {
-        let files = self.files();
-        self.call(|| "space".into(), async move { files.space().await }).await
+    async fn space(&self, path: &Path) -> io::Result<VolumeSpace> {
+        let (files, path) = (self.files(), path.to_owned());
+        self.call(|| "space".into(), async move { files.space(&path).await }).await
     }
 }
 

@@ -255,7 +255,7 @@ impl Volume for SimVolume {
         self.perform(Call::new(Operation::SyncDirectory, path.display().to_string(), sync)).await
     }
 
-    async fn space(&self) -> io::Result<VolumeSpace> {
+    async fn space(&self, _path: &Path) -> io::Result<VolumeSpace> {
         self.perform(Call::new(Operation::Space, "", |tree| Ok(tree.space()))).await
     }
 }

@@ -19,6 +19,7 @@ use kaas_net::server::{ConnectionCounter, Server};
 use kaas_proto::config::broker::BrokerConfig;
 use kaas_proto::control::{self, ControlLink, ControlRequest};
 use kaas_proto::metrics::ShardMetrics;
+use kaas_proto::reserve::Reserves;
 use kaas_proto::types::{BrokerId, LeaderEpoch};
 use kaas_proto::view::{BrokerView, ClusterView, ListenerAddress, PartitionView, TopicView};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -62,7 +63,8 @@ impl Broker {
         let address: NamedAddress = "127.0.0.1:0".parse().unwrap();
         let listeners = listener::bind(&[address], options.shards).unwrap();
         let address = listeners[0][0].address;
-        let (ControlLink { view, stopping, requests, .. }, links) = control::link(options.shards, view(&config));
+        let (ControlLink { view, stopping, requests, .. }, links) =
+            control::link(options.shards, view(&config), Reserves::default());
         let switches = Arc::new(Switches::default());
         let connections = Arc::new(ConnectionCounter::default());
         let (handles, queues): (Vec<_>, Vec<_>) = (0..options.shards).map(|_| port::queue()).unzip();
