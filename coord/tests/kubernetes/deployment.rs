@@ -21,10 +21,15 @@ fn documents(file: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(&text).unwrap()
 }
 
-/// kaas.yaml with mutual TLS, as README.md says to turn it on.
+/// A manifest with what is behind a mark, as README.md says to turn it on.
+fn with(mark: &str, file: &str) -> Vec<Value> {
+    let text = fs::read_to_string(directory().join(file)).unwrap();
+    serde_saphyr::from_multiple(&text.replace(mark, "")).unwrap()
+}
+
+/// kaas.yaml with mutual TLS.
 fn with_tls() -> Vec<Value> {
-    let text = fs::read_to_string(directory().join("kaas.yaml")).unwrap();
-    serde_saphyr::from_multiple(&text.replace("#tls ", "")).unwrap()
+    with("#tls ", "kaas.yaml")
 }
 
 fn manifests() -> Vec<String> {
@@ -94,6 +99,25 @@ async fn brokers_with_certificates_are_accepted() {
         .collect();
     assert_eq!(files, ["/tls/tls.crt", "/tls/tls.key", "/tls/ca.crt"]);
     assert_eq!(container["volumeMounts"][1]["mountPath"], "/tls");
+}
+
+#[tokio::test]
+async fn brokers_with_a_cluster_volume_are_accepted() {
+    let namespace = ApiServer::shared().namespace("deployment-cluster").await;
+    let (objects, claims) = (with("#cluster ", "kaas.yaml"), with("#cluster ", "volume.yaml"));
+    for object in objects.iter().chain(&claims) {
+        let accepted = dry_run(&namespace.admin, &namespace.name, object).await;
+        accepted.unwrap_or_else(|error| panic!("{}: {error}", text(object, "/kind")));
+    }
+    let set = objects.iter().find(|object| text(object, "/kind") == "StatefulSet").unwrap();
+    let pod = &set["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let variables = container["env"].as_array().unwrap();
+    let variable = variables.iter().find(|variable| text(variable, "/name") == "KAAS_CLUSTER_DIR").unwrap();
+    assert_eq!(variable["value"], container["volumeMounts"][1]["mountPath"]);
+    let volume = &pod["volumes"][1];
+    assert_eq!(volume["name"], container["volumeMounts"][1]["name"]);
+    assert_eq!(volume["persistentVolumeClaim"]["claimName"], claims[1]["metadata"]["name"]);
 }
 
 #[test]
