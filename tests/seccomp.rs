@@ -21,7 +21,11 @@ fn in_repository(path: &str) -> String {
 /// Runs kcat with this on its standard input, and returns what it prints.
 fn kcat(broker: SocketAddr, arguments: &[&str], input: &str) -> String {
     let mut command = Command::new("timeout");
-    command.args(["60", "kcat", "-b", &broker.to_string()]).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+        .args(["60", "kcat", "-b", &broker.to_string()])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
