@@ -71,15 +71,30 @@ fn commit(client: &mut Client, offset: i64) -> ErrorCode {
         topics: vec![topic],
         ..OffsetCommitRequest::default()
     };
-    client.call(COMMIT_VERSION, &request).unwrap().topics[0].partitions[0].error_code
+    once_loaded(|| client.call(COMMIT_VERSION, &request).unwrap().topics[0].partitions[0].error_code)
+}
+
+/// What the coordinator answers when it has read what it knew: until then clients ask again.
+fn once_loaded(mut ask: impl FnMut() -> ErrorCode) -> ErrorCode {
+    let mut answer = ErrorCode::None;
+    wait_until("the coordinator has loaded its groups", || {
+        answer = ask();
+        Ok(answer != ErrorCode::CoordinatorLoadInProgress)
+    })
+    .unwrap();
+    answer
 }
 
 fn committed(client: &mut Client) -> Option<Offset> {
     let group = OffsetFetchRequestGroup { group_id: GROUP.into(), ..OffsetFetchRequestGroup::default() };
     let request = OffsetFetchRequest { groups: vec![group], ..OffsetFetchRequest::default() };
-    let answer = client.call(FETCH_VERSION, &request).unwrap();
-    assert_eq!(answer.groups[0].error_code, ErrorCode::None);
-    answer.groups[0].topics.first().map(|topic| topic.partitions[0].committed_offset)
+    let mut groups = Vec::new();
+    let code = once_loaded(|| {
+        groups = client.call(FETCH_VERSION, &request).unwrap().groups;
+        groups[0].error_code
+    });
+    assert_eq!(code, ErrorCode::None);
+    groups[0].topics.first().map(|topic| topic.partitions[0].committed_offset)
 }
 
 fn names(directory: &Path) -> Vec<String> {
