@@ -23,6 +23,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// A shard that is this late may only have had to wait for its processor.
 const TOLERANCE: Duration = Duration::from_millis(20);
 
+/// A shard that does not come back after a minute of this hangs; then it is only looked at.
+const MAX_WAKES_IN_A_ROW: u64 = 600;
+
 /// What the thread looks after.
 static SLEEPERS: LazyLock<Mutex<Vec<Arc<Sleeper>>>> = LazyLock::new(|| {
     let thread = thread::Builder::new().name("kaas-alarm".to_owned());
@@ -35,6 +38,11 @@ thread_local! {
     static HERE: RefCell<Weak<Sleeper>> = RefCell::default();
 }
 
+/// Starts the thread, from one that is not pinned to a processor: the new one would be pinned with it.
+pub(super) fn prepare() {
+    LazyLock::force(&SLEEPERS);
+}
+
 /// How often the executor on this thread had to be woken.
 #[must_use]
 pub fn overslept() -> u64 {
@@ -45,6 +53,7 @@ pub fn overslept() -> u64 {
 struct Sleeper {
     awake_at_ns: AtomicU64,
     overslept: AtomicU64,
+    wakes_in_a_row: AtomicU64,
     /// Of the executor's main task. Waking it from another thread wakes the executor, whatever the task waits for.
     waker: Waker,
 }
@@ -56,8 +65,12 @@ pub(super) struct Alarm(Arc<Sleeper>);
 impl Alarm {
     /// `waker`: of a task that lives as long as this, and that is not harmed by being woken too early.
     pub(super) fn set(waker: Waker, awake_at: MonotonicTime) -> Self {
-        let sleeper =
-            Arc::new(Sleeper { awake_at_ns: AtomicU64::new(awake_at.0), overslept: AtomicU64::new(0), waker });
+        let sleeper = Arc::new(Sleeper {
+            awake_at_ns: AtomicU64::new(awake_at.0),
+            overslept: AtomicU64::new(0),
+            wakes_in_a_row: AtomicU64::new(0),
+            waker,
+        });
         HERE.set(Arc::downgrade(&sleeper));
         SLEEPERS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&sleeper));
         Self(sleeper)
@@ -65,6 +78,7 @@ impl Alarm {
 
     /// The executor is awake now, and again after this time at the latest.
     pub(super) fn postpone(&self, now: MonotonicTime, longest_sleep: Duration) {
+        self.0.wakes_in_a_row.store(0, Ordering::Relaxed);
         self.0.awake_at_ns.store(now.0.saturating_add(nanoseconds(longest_sleep)), Ordering::Relaxed);
     }
 }
@@ -84,7 +98,10 @@ fn look_again_and_again() {
         for sleeper in SLEEPERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             if sleeper.awake_at_ns.load(Ordering::Relaxed) < late {
                 sleeper.overslept.fetch_add(1, Ordering::Relaxed);
-                sleeper.waker.wake_by_ref();
+                // Each one takes room in the executor's queue until it is awake.
+                if sleeper.wakes_in_a_row.fetch_add(1, Ordering::Relaxed) < MAX_WAKES_IN_A_ROW {
+                    sleeper.waker.wake_by_ref();
+                }
             }
         }
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use glommio::{ExecutorJoinHandle, Latency, LocalExecutorBuilder, Placement, PoolPlacement, Shares, TaskQueueHandle};
 use kaas_proto::types::TimestampMs;
 
-use super::alarm::Alarm;
+use super::alarm::{self, Alarm};
 use super::helper::HELPER_THREADS;
 use super::{MonotonicTime, TaskClass};
 
@@ -56,6 +56,7 @@ where
     F: Future<Output = T> + 'static,
     T: Send + 'static,
 {
+    alarm::prepare();
     let main = async move || {
         let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
         // Until `main` returns. Before the first sleep of `stay_awake` it is soon.
