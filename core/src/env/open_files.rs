@@ -6,8 +6,8 @@ use thiserror::Error;
 const FILES_OF_PROCESS: u64 = 128;
 /// Rings, event descriptors and one listener more.
 const FILES_PER_SHARD: u64 = 32;
-/// The fences of the coordinator slots, which are no partitions of a topic.
-const FILES_OF_SLOTS: u64 = 50;
+/// The coordinator slots, which are no partitions of a topic: a fence, the segment that is appended to, and one that is read.
+const FILES_OF_SLOTS: u64 = 3 * 50;
 /// A broker that can't serve so many clients is of no use.
 const MIN_CONNECTIONS: u64 = 16;
 

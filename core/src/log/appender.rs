@@ -74,7 +74,7 @@ impl<E: Env> LedLog<E> {
         if self.is_stalled() {
             return Err(AppendError::Stalled);
         }
-        let queued_in_shard = self.context.queued_bytes.get() + bytes;
+        let queued_in_shard = self.share.queued_bytes.get() + bytes;
         if !self.queue.borrow().has_room(bytes) || queued_in_shard > MAX_QUEUED_BYTES_OF_SHARD {
             self.context.counters.queue_full.add(1);
             return Err(AppendError::QueueFull);
@@ -93,7 +93,7 @@ impl<E: Env> LedLog<E> {
         let mut queue = self.queue.borrow_mut();
         let base_offset = queue.log_end();
         let next_offset = base_offset.plus(offsets);
-        self.context.queued_bytes.set(self.context.queued_bytes.get() + bytes.len());
+        self.share.queued_bytes.set(self.share.queued_bytes.get() + bytes.len());
         self.appended_bytes.set(self.appended_bytes.get() + bytes.len() as u64);
         queue.push(QueuedBatch { bytes, base_offset, next_offset, max_timestamp, stamp });
         if let Some(ticket) = ticket {
@@ -173,7 +173,7 @@ impl<E: Env> LedLog<E> {
             None => Commit::pack(&head.tail, head.position, head.file_bytes, self.epoch(), batches),
         };
         let queued: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
-        self.context.queued_bytes.set(self.context.queued_bytes.get() - queued);
+        self.share.queued_bytes.set(self.share.queued_bytes.get() - queued);
         let (segment, open) = match &head.segment {
             Some(segment) => (Rc::clone(segment), self.open(segment).await?),
             None => {
@@ -210,7 +210,7 @@ impl<E: Env> LedLog<E> {
     /// Creates the segment that begins at `base_offset`, durably; none if the epoch ends before.
     async fn begin_segment(&self, base_offset: Offset) -> io::Result<Option<BegunSegment<FileOf<E>>>> {
         let name = SegmentName::appended(self.epoch(), base_offset);
-        let slot = self.context.active_segments.slot().await;
+        let slot = self.share.active_segments.slot(&self.context.env).await;
         if self.has_ended() {
             return Ok(None);
         }
@@ -220,7 +220,7 @@ impl<E: Env> LedLog<E> {
         let open = Rc::new(OpenSegment::new(file, SegmentIndex::new(base_offset), slot));
         let segment = Segment::new(name, base_offset, None, LastAppend::Before(self.context.env.now()));
         segment.max_timestamp.set(Some(TimestampMs(-1)));
-        self.context.active_segments.keep(&segment, &open);
+        self.share.active_segments.keep(&segment, &open);
         self.segments.borrow_mut().push(Rc::clone(&segment));
         Ok(Some((segment, open)))
     }
@@ -289,7 +289,7 @@ impl<E: Env> LedLog<E> {
                 log.write_index(segment.name, &index).await;
             }
             segment.kept_index.take();
-            log.context.older_segments.adopt(&segment);
+            log.share.older_segments.adopt(&segment);
         });
     }
 
@@ -387,7 +387,8 @@ impl<E: Env> LedLog<E> {
     /// Why this shard does not lead any more, if an error is because of that: of a file that is not there any more only the
     /// fence says whether somebody else has removed it.
     pub async fn not_leading_after(&self, error: &io::Error) -> Option<NotLeading> {
-        if !is_gone(error) {
+        // A file that is shorter than it was may have been cut by a successor.
+        if !is_gone(error) && error.kind() != io::ErrorKind::InvalidData {
             return None;
         }
         self.ask().await.err().and_then(|end| end.not_leading())

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_lite::future;
 use kaas_proto::control::PartitionKey;
 use kaas_proto::reserve::Reserves;
-use kaas_proto::types::BrokerId;
+use kaas_proto::types::{BrokerId, COORDINATOR_SLOTS};
 
 use super::open_segments::{MAX_OLDER_SEGMENTS, OpenSegments};
 use super::read_ahead::ReadAhead;
@@ -17,14 +17,43 @@ use crate::env::{Env, Volume};
 use crate::log_limit::LogLimit;
 use crate::metrics::Counters;
 
-/// Bytes that may wait for writes, in all logs of a shard together.
+/// Bytes that may wait for writes, in all logs of a shard that share it.
 pub const MAX_QUEUED_BYTES_OF_SHARD: usize = 128 << 20;
+
+/// Older segments of coordinator slots that are open at most: those that are read when a slot is taken over, and compacted.
+const MAX_OLDER_SEGMENTS_OF_SLOTS: usize = 8;
 
 /// How long whoever finds the volume full waits for the reserve to go.
 pub const ROOM_WAIT: Duration = Duration::from_secs(2);
 
 /// The files of an environment.
 pub type FileOf<E> = <<E as Env>::Volume as Volume>::File;
+
+/// What the logs of one kind share, those of topics and those of coordinator slots: their volumes may be two, of which one hangs.
+#[derive(Debug)]
+pub struct Share<E: Env> {
+    /// Those that are appended to.
+    pub active_segments: OpenSegments<FileOf<E>>,
+    pub older_segments: OpenSegments<FileOf<E>>,
+    /// Bytes that wait for writes, in all logs of the kind.
+    pub queued_bytes: Cell<usize>,
+}
+
+impl<E: Env> Share<E> {
+    fn new(active_segments: usize, older_segments: usize) -> Rc<Self> {
+        Rc::new(Self {
+            active_segments: OpenSegments::new(active_segments),
+            older_segments: OpenSegments::new(older_segments),
+            queued_bytes: Cell::new(0),
+        })
+    }
+
+    /// Those that a segment shares a bound with.
+    #[must_use]
+    pub fn open_segments(&self, segment: &Segment<FileOf<E>>) -> &OpenSegments<FileOf<E>> {
+        if segment.end.get().is_none() { &self.active_segments } else { &self.older_segments }
+    }
+}
 
 /// Shard-local; every log and partition of the shard holds it.
 #[derive(Debug)]
@@ -34,20 +63,17 @@ pub struct LogContext<E: Env> {
     pub broker: BrokerId,
     pub tail_cache: TailCache,
     pub read_ahead: ReadAhead,
-    /// Those that are appended to.
-    pub active_segments: OpenSegments<FileOf<E>>,
-    pub older_segments: OpenSegments<FileOf<E>>,
+    pub of_topics: Rc<Share<E>>,
+    pub of_slots: Rc<Share<E>>,
     pub counters: Rc<Counters>,
     pub log_limit: LogLimit,
     /// While one is missing, its volume accepts no records.
     pub reserves: Reserves,
-    /// Bytes that wait for writes, in all logs.
-    pub queued_bytes: Cell<usize>,
     next_log: Cell<u64>,
 }
 
 impl<E: Env> LogContext<E> {
-    /// At most `open_segments` segments are open at a time, but at least two.
+    /// At most `open_segments` segments of topics are open at a time, but at least two.
     #[must_use]
     pub fn new(
         env: E,
@@ -63,20 +89,18 @@ impl<E: Env> LogContext<E> {
             broker,
             tail_cache: TailCache::new(tail_cache_bytes),
             read_ahead: ReadAhead::default(),
-            active_segments: OpenSegments::new(open_segments.saturating_sub(older).max(1)),
-            older_segments: OpenSegments::new(older),
+            of_topics: Share::new(open_segments.saturating_sub(older).max(1), older),
+            of_slots: Share::new(usize::from(COORDINATOR_SLOTS), MAX_OLDER_SEGMENTS_OF_SLOTS),
             counters,
             log_limit: LogLimit::default(),
             reserves,
-            queued_bytes: Cell::new(0),
             next_log: Cell::new(0),
         })
     }
 
-    /// Those that a segment shares a bound with.
     #[must_use]
-    pub fn open_segments(&self, segment: &Segment<FileOf<E>>) -> &OpenSegments<FileOf<E>> {
-        if segment.end.get().is_none() { &self.active_segments } else { &self.older_segments }
+    pub fn share_of(&self, partition: PartitionKey) -> &Rc<Share<E>> {
+        if partition.slot().is_some() { &self.of_slots } else { &self.of_topics }
     }
 
     /// Whether a line about this cause is to be logged, and not only counted.

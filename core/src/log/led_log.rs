@@ -22,7 +22,7 @@ use kaas_proto::types::{LeaderEpoch, Offset};
 use tokio::sync::Notify;
 
 use super::append_queue::AppendQueue;
-use super::context::{FileOf, LogContext};
+use super::context::{FileOf, LogContext, Share};
 use super::persist::{self, ReplaceError};
 use super::read_ahead::Hints;
 use super::segment::{Segment, index_interval};
@@ -185,6 +185,8 @@ pub struct Recovered<E: Env> {
     pub settings: LogSettings,
     /// Of the volume that it is on.
     pub reserve: Reserve,
+    /// Of the logs of its kind.
+    pub share: Rc<Share<E>>,
 }
 
 /// Shard-local.
@@ -195,6 +197,7 @@ pub struct LedLog<E: Env> {
     epoch: LeaderEpoch,
     /// While it is missing, no records are accepted.
     pub(super) reserve: Reserve,
+    pub(super) share: Rc<Share<E>>,
     pub(super) fence: RefCell<Option<Rc<FileOf<E>>>>,
     pub(super) segments: RefCell<Vec<Rc<Segment<FileOf<E>>>>>,
     /// How often compaction has replaced segments.
@@ -228,13 +231,14 @@ impl<E: Env> LedLog<E> {
     /// The log that a takeover found, as leader of its epoch. Call it only after the fence was asked.
     #[must_use]
     pub fn new(context: Rc<LogContext<E>>, recovered: Recovered<E>) -> Rc<Self> {
-        let Recovered { directory, epoch, fence, segments, log_start, log_end, settings, reserve } = recovered;
+        let Recovered { directory, epoch, fence, segments, log_start, log_end, settings, reserve, share } = recovered;
         Rc::new(Self {
             id: context.next_log_id(),
             context,
             directory,
             epoch,
             reserve,
+            share,
             fence: RefCell::new(Some(Rc::new(fence))),
             segments: RefCell::new(segments),
             replacements: Cell::new(0),
@@ -406,7 +410,7 @@ impl<E: Env> LedLog<E> {
         }
         self.end.replace(Some(end.clone()));
         let mut queue = self.queue.borrow_mut();
-        self.context.queued_bytes.set(self.context.queued_bytes.get() - queue.bytes());
+        self.share.queued_bytes.set(self.share.queued_bytes.get() - queue.bytes());
         let waiting = queue.close();
         drop(queue);
         let error = end.append_error();
@@ -531,7 +535,7 @@ impl<E: Env> Drop for LedLog<E> {
         self.context.tail_cache.forget(self.id);
         self.context.read_ahead.forget(self.id);
         let queued = self.queue.get_mut().bytes();
-        self.context.queued_bytes.set(self.context.queued_bytes.get() - queued);
+        self.share.queued_bytes.set(self.share.queued_bytes.get() - queued);
     }
 }
 

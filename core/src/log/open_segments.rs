@@ -22,14 +22,17 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_lite::future;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::debug;
 
 use super::segment::{OpenSegment, Segment};
-use crate::env::{OpenMode, Volume, VolumeFile};
+use crate::env::{Env, OpenMode, Volume, VolumeFile};
 use crate::format::index::{self, SegmentIndex};
 use crate::format::segment_name::SegmentName;
 
@@ -38,6 +41,9 @@ pub const MAX_OLDER_SEGMENTS: usize = 128;
 
 /// How many indexes of closed segments a shard keeps because building them cost much: 8 MiB.
 const MAX_KEPT_INDEXES: usize = 32;
+
+/// How soon whoever waits for a slot looks for an idle segment once more.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// What an open segment holds for as long as its file is open.
 pub type Slot = OwnedSemaphorePermit;
@@ -87,9 +93,9 @@ impl<F: VolumeFile> OpenSegments<F> {
     /// # Errors
     /// Those of opening the file; `InvalidData` if one that is to be written has fewer bytes than were written. An index that can't be
     /// read is taken for one that covers nothing.
-    pub async fn open<V: Volume<File = F>>(
+    pub async fn open<E: Env<Volume: Volume<File = F>>>(
         &self,
-        volume: &V,
+        env: &E,
         directory: &Path,
         segment: &Rc<Segment<F>>,
         mode: OpenMode,
@@ -97,10 +103,13 @@ impl<F: VolumeFile> OpenSegments<F> {
         if let Some(open) = self.in_use(segment) {
             return Ok(open);
         }
-        let slot = self.slot().await;
+        let slot = self.slot(env).await;
+        let volume = env.volume();
         let file = volume.open(&directory.join(segment.name.log()), mode).await?;
+        // Not what others write while its size is asked for.
+        let written = segment.bytes.get();
         // The name is ours, but whoever restores a directory does not know that.
-        if mode == OpenMode::ReadWrite && file.size().await? < segment.bytes.get() {
+        if mode == OpenMode::ReadWrite && file.size().await? < written {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it has fewer bytes than were written"));
         }
         let is_kept = segment.kept_index.borrow().is_some();
@@ -110,30 +119,44 @@ impl<F: VolumeFile> OpenSegments<F> {
         }
         let open = match (segment.kept_index.take(), read) {
             (Some(kept), _) => OpenSegment::with_kept_index(file, kept, slot),
-            (None, read) => {
-                OpenSegment::new(file, read.unwrap_or_else(|| SegmentIndex::new(segment.name.base_offset)), slot)
-            }
+            (None, Some(read)) => OpenSegment::new(file, read, slot),
+            // It was rolled meanwhile: the one that was kept is on the volume.
+            (None, None) => OpenSegment::new(file, read_index(volume, directory, segment.name).await, slot),
         };
         let open = Rc::new(open);
         self.keep(segment, &open);
         Ok(open)
     }
 
-    /// A slot for a file that is about to be opened. Waits while all are in use.
-    pub async fn slot(&self) -> Slot {
+    /// A slot for a file that is about to be opened. Waits while all are in use, which is no longer than the calls of their users take;
+    /// of appends such a wait counts as one for the volume. Nothing is left behind when the future is dropped.
+    pub async fn slot<E: Env>(&self, env: &E) -> Slot {
         if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
             return slot;
         }
-        match self.displace().map(Rc::try_unwrap) {
-            // Nobody uses it: its slot comes back when it is closed, and an error changes nothing about that.
-            Some(Ok(idle)) => drop(idle.close().await),
-            Some(Err(_in_use)) => self.waits.set(self.waits.get() + 1),
-            None => {
-                self.waits.set(self.waits.get() + 1);
-                self.owed.set(self.owed.get() + 1);
+        let mut displaced = self.displace(true);
+        let is_idle = displaced.as_ref().is_some_and(|open| Rc::strong_count(open) == 1);
+        self.waits.set(self.waits.get() + u64::from(!is_idle));
+        let owed = displaced.is_none().then(|| Owed::new(&self.owed));
+        // In turn, however often this looks around meanwhile.
+        let mut next_slot = pin!(Arc::clone(&self.slots).acquire_owned());
+        loop {
+            if let Some(Ok(idle)) = displaced.take().map(Rc::try_unwrap) {
+                // Its slot comes back when it is closed, and an error changes nothing about that.
+                drop(idle.close().await);
             }
+            let slot = async { Some(next_slot.as_mut().await.expect("it is never closed")) };
+            // What was displaced may be in use for long, and another one idle by then.
+            let look_again = async {
+                env.sleep(LOOK_AGAIN).await;
+                None
+            };
+            if let Some(slot) = future::or(slot, look_again).await {
+                drop(owed);
+                return slot;
+            }
+            displaced = self.displace(false);
         }
-        Arc::clone(&self.slots).acquire_owned().await.expect("it is never closed")
     }
 
     /// Lets others find an open segment, unless its slot is wanted already.
@@ -172,8 +195,8 @@ impl<F: VolumeFile> OpenSegments<F> {
         segment.opened().filter(|open| Arc::ptr_eq(open.slot.borrow().semaphore(), &self.slots))
     }
 
-    /// Takes one segment out, so that nobody finds it open any more.
-    fn displace(&self) -> Option<Rc<OpenSegment<F>>> {
+    /// Takes one segment out, so that nobody finds it open any more; if none is idle one that is used, if that is wanted.
+    fn displace(&self, may_be_used: bool) -> Option<Rc<OpenSegment<F>>> {
         let mut order = self.order.borrow_mut();
         // Marks are gone after the first round; who is in use after the second one is taken all the same.
         let mut chances = 2 * order.len();
@@ -182,10 +205,16 @@ impl<F: VolumeFile> OpenSegments<F> {
             let Some(segment) = segment.upgrade() else { continue };
             let Some(open) = self.holds(&segment) else { continue };
             let is_in_use = Rc::strong_count(&open) > 2;
-            if (segment.used.take() || is_in_use) && chances > 0 {
-                chances -= 1;
+            if segment.used.take() || is_in_use {
                 order.push_back(Rc::downgrade(&segment));
-                continue;
+                if chances > 0 {
+                    chances -= 1;
+                    continue;
+                }
+                if !may_be_used {
+                    return None;
+                }
+                order.pop_back();
             }
             segment.close();
             self.keep_index(&segment, &open);
@@ -238,6 +267,23 @@ impl<F: VolumeFile> OpenSegments<F> {
     }
 }
 
+/// Somebody who waits and found nothing to displace.
+struct Owed<'count>(&'count Cell<usize>);
+
+impl<'count> Owed<'count> {
+    fn new(count: &'count Cell<usize>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Owed<'_> {
+    fn drop(&mut self) {
+        // Somebody may have paid already.
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
+
 /// The index of a segment, as far as it was ever written.
 async fn read_index<V: Volume>(volume: &V, directory: &Path, name: SegmentName) -> SegmentIndex {
     match volume.read(&directory.join(name.index()), index::LIMIT_BYTES).await {
@@ -255,14 +301,11 @@ async fn read_index<V: Volume>(volume: &V, directory: &Path, name: SegmentName) 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
-    use std::time::Duration;
-
-    use futures_lite::future;
     use kaas_proto::types::{LeaderEpoch, Offset};
 
     use super::*;
+    use crate::env::MonotonicTime;
     use crate::env::memory::{MemoryEnv, MemoryVolume};
-    use crate::env::{Env, MonotonicTime};
     use crate::log::last_append::LastAppend;
 
     type File = <MemoryVolume as Volume>::File;
@@ -279,12 +322,8 @@ mod tests {
         segments
     }
 
-    async fn open(
-        open: &OpenSegments<File>,
-        volume: &MemoryVolume,
-        segment: &Rc<Segment<File>>,
-    ) -> Rc<OpenSegment<File>> {
-        open.open(volume, Path::new(""), segment, OpenMode::ReadWrite).await.unwrap()
+    async fn open(open: &OpenSegments<File>, env: &MemoryEnv, segment: &Rc<Segment<File>>) -> Rc<OpenSegment<File>> {
+        open.open(env, Path::new(""), segment, OpenMode::ReadWrite).await.unwrap()
     }
 
     #[test]
@@ -296,13 +335,13 @@ mod tests {
             volume.write(Path::new(&segments[0].name.index()), b"noise".to_vec()).await.unwrap();
             let opened = OpenSegments::new(2);
             for index in [0, 1, 0, 2] {
-                open(&opened, volume, &segments[index]).await;
+                open(&opened, &env, &segments[index]).await;
             }
             // All had a mark: the first one goes. Then those without.
             let is_open = || segments.iter().map(|segment| segment.opened().is_some()).collect::<Vec<_>>();
             assert_eq!(is_open(), [false, true, true]);
-            open(&opened, volume, &segments[2]).await;
-            open(&opened, volume, &segments[0]).await;
+            open(&opened, &env, &segments[2]).await;
+            open(&opened, &env, &segments[0]).await;
             assert_eq!(is_open(), [true, false, true]);
             assert_eq!((opened.len(), opened.displaced(), opened.waits()), (2, 2, 0));
             segments[0].close();
@@ -317,9 +356,9 @@ mod tests {
             let volume = env.volume();
             let segments = segments(volume, 3).await;
             let opened = OpenSegments::new(1);
-            let user = open(&opened, volume, &segments[0]).await;
-            let mut second = Box::pin(open(&opened, volume, &segments[1]));
-            let mut third = Box::pin(open(&opened, volume, &segments[2]));
+            let user = open(&opened, &env, &segments[0]).await;
+            let mut second = Box::pin(open(&opened, &env, &segments[1]));
+            let mut third = Box::pin(open(&opened, &env, &segments[2]));
             // Both want the one slot. The first of them displaces the segment, the second finds nothing.
             assert!(future::poll_once(&mut second).await.is_none());
             assert!(future::poll_once(&mut third).await.is_none());
@@ -336,24 +375,42 @@ mod tests {
     }
 
     #[test]
+    fn whoever_waits_for_one_that_is_in_use_takes_another_that_is_idle_before() {
+        let env = MemoryEnv::virtual_time();
+        env.run(async {
+            let volume = env.volume();
+            let segments = segments(volume, 3).await;
+            let opened = OpenSegments::new(2);
+            let (_hanging, brief) = (open(&opened, &env, &segments[0]).await, open(&opened, &env, &segments[1]).await);
+            let mut third = Box::pin(open(&opened, &env, &segments[2]));
+            assert!(future::poll_once(&mut third).await.is_none());
+            assert!(segments[0].opened().is_none() && segments[1].opened().is_some());
+            drop(brief);
+            third.await;
+            assert!(segments[1].opened().is_none());
+            assert_eq!((opened.len(), opened.displaced(), opened.waits()), (2, 2, 1));
+        });
+    }
+
+    #[test]
     fn an_active_segment_keeps_its_index() {
         let env = MemoryEnv::virtual_time();
         env.run(async {
             let volume = env.volume();
             let segments = segments(volume, 2).await;
             let opened = OpenSegments::new(1);
-            let first = open(&opened, volume, &segments[1]).await;
-            let mut other = Box::pin(open(&opened, volume, &segments[0]));
+            let first = open(&opened, &env, &segments[1]).await;
+            let mut other = Box::pin(open(&opened, &env, &segments[0]));
             assert!(future::poll_once(&mut other).await.is_none());
             // It is displaced, and still written to.
             first.index.borrow_mut().covered_bytes = 77;
             drop(first);
             other.await;
-            assert_eq!(open(&opened, volume, &segments[1]).await.index.borrow().covered_bytes, 77);
+            assert_eq!(open(&opened, &env, &segments[1]).await.index.borrow().covered_bytes, 77);
             // What is shorter than it was is not written to.
             segments[1].close();
             segments[1].bytes.set(1);
-            let error = opened.open(volume, Path::new(""), &segments[1], OpenMode::ReadWrite).await.unwrap_err();
+            let error = opened.open(&env, Path::new(""), &segments[1], OpenMode::ReadWrite).await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
             assert!(opened.is_empty(), "a failed open keeps no slot");
         });
@@ -366,12 +423,12 @@ mod tests {
             let volume = env.volume();
             let segments = segments(volume, 3).await;
             let (active, older) = (OpenSegments::new(1), OpenSegments::new(1));
-            open(&active, volume, &segments[0]).await;
+            open(&active, &env, &segments[0]).await;
             older.adopt(&segments[0]);
             assert_eq!((active.len(), older.len()), (0, 1));
-            open(&active, volume, &segments[2]).await;
+            open(&active, &env, &segments[2]).await;
             assert_eq!(active.displaced(), 0, "it is not its own any more");
-            open(&older, volume, &segments[1]).await;
+            open(&older, &env, &segments[1]).await;
             assert!(segments[0].opened().is_none());
             older.adopt(&segments[0]);
             assert_eq!((active.len(), older.len()), (1, 1), "what is closed needs none");

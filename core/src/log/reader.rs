@@ -176,7 +176,7 @@ impl<E: Env> LedLog<E> {
 
     /// Opens a segment; the one that is appended to is open already, unless others needed its slot.
     pub(crate) async fn open(&self, segment: &Rc<Segment<FileOf<E>>>) -> io::Result<Rc<OpenSegment<FileOf<E>>>> {
-        let open_segments = self.context.open_segments(segment);
+        let open_segments = self.share.open_segments(segment);
         if let Some(open) = open_segments.in_use(segment) {
             return Ok(open);
         }
@@ -185,7 +185,11 @@ impl<E: Env> LedLog<E> {
         if is_active { &counters.active_segments_reopened } else { &counters.segments_opened }.add(1);
         // Nothing is written under an epoch that is over.
         let mode = if is_active && !self.has_ended() { OpenMode::ReadWrite } else { OpenMode::Read };
-        let opened = open_segments.open(self.context.env.volume(), &self.directory, segment, mode).await;
+        let opened = open_segments.open(&self.context.env, &self.directory, segment, mode).await;
+        // The leadership may have ended meanwhile: then the handle is only of whoever asked for it.
+        if self.fence.borrow().is_none() {
+            segment.close();
+        }
         opened.map_err(|error| self.unreadable(segment, &error))
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kaas_proto::control::{PartitionChange, PartitionKey, ShardEvent};
 use kaas_proto::types::{ShardId, TimestampMs};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 
 use super::leader::Leader;
 use super::watch::Watchers;
@@ -15,10 +15,10 @@ use crate::env::Env;
 use crate::log::context::LogContext;
 use crate::steady_clock::SteadyClock;
 
-/// How many takeovers of a shard run at once; the others wait their turn.
+/// How many takeovers of a shard run at once, of topics' partitions and of coordinator slots; the others wait their turn.
 pub const MAX_TAKEOVERS: usize = 16;
 
-/// How many partitions of a shard persist what they know at once before they are closed.
+/// How many of them persist what they know at once before they are closed.
 pub const MAX_FAREWELLS: usize = 16;
 
 /// Who wants to know when partitions begin and cease to be led here. Called in the middle of the change: do little.
@@ -28,6 +28,23 @@ pub trait LeadershipObserver<E: Env> {
     fn lost(&self, partition: PartitionKey);
     /// Nothing is open or under way for the partition any more.
     fn closed(&self, partition: PartitionKey);
+}
+
+/// Turns of the partitions of topics, and of the coordinator slots: theirs may be a volume of their own, and the other one may hang.
+pub(super) struct Turns {
+    of_topics: Semaphore,
+    of_slots: Semaphore,
+}
+
+impl Turns {
+    fn new(at_once: usize) -> Self {
+        Self { of_topics: Semaphore::new(at_once), of_slots: Semaphore::new(at_once) }
+    }
+
+    pub(super) async fn wait(&self, partition: PartitionKey) -> SemaphorePermit<'_> {
+        let turns = if partition.slot().is_some() { &self.of_slots } else { &self.of_topics };
+        turns.acquire().await.expect("it is never closed")
+    }
 }
 
 /// Shard-local.
@@ -43,8 +60,8 @@ pub struct PartitionContext<E: Env> {
     pub owns_directories: bool,
     /// What decides how old something is that is to be deleted.
     pub clock: Rc<SteadyClock>,
-    pub(super) takeovers: Semaphore,
-    pub(super) farewells: Semaphore,
+    pub(super) takeovers: Turns,
+    pub(super) farewells: Turns,
     events: mpsc::Sender<ShardEvent>,
     observer: OnceCell<Weak<dyn LeadershipObserver<E>>>,
 }
@@ -68,8 +85,8 @@ impl<E: Env> PartitionContext<E> {
             checkpoint_bytes,
             owns_directories,
             clock: Rc::default(),
-            takeovers: Semaphore::new(MAX_TAKEOVERS),
-            farewells: Semaphore::new(MAX_FAREWELLS),
+            takeovers: Turns::new(MAX_TAKEOVERS),
+            farewells: Turns::new(MAX_FAREWELLS),
             events,
             observer: OnceCell::new(),
         })

@@ -66,7 +66,7 @@ impl<E: Env> Partition<E> {
 
     async fn take_over(self: &Rc<Self>, choice: EpochChoice) {
         let command = self.command.get();
-        let permit = future::or(async { self.context.takeovers.acquire().await.ok() }, async {
+        let permit = future::or(async { Some(self.context.takeovers.wait(self.key).await) }, async {
             self.commanded_after(command).await;
             None
         });

@@ -44,7 +44,7 @@ impl<E: Env> Leader<E> {
         self.log().at_rest().await;
         let drained = !self.log().has_ended() && self.log().log_end() == self.log().high_watermark();
         if drained {
-            let _permit = self.context.farewells.acquire().await;
+            let _permit = self.context.farewells.wait(self.key()).await;
             // The last look: if somebody else has taken over, even hints are theirs to write.
             if self.log().ask().await.is_ok()
                 && let Err(error) = self.persist().await

@@ -415,6 +415,7 @@ impl<E: Env> Attempt<'_, E> {
                 log_end,
                 settings: LogSettings::from(&*self.partition.config()),
                 reserve: self.partition.context().log.reserves.of(self.partition.key()).clone(),
+                share: Rc::clone(self.partition.context().log.share_of(self.partition.key())),
             },
         );
         TakenOver { established: Established { log, manifest, producers, transactions }, tidy }

@@ -9,9 +9,12 @@ use kaas_core::log::led_log::STALL_LIMIT;
 use kaas_core::partition::error::{AppendError, FetchError, NotLeading};
 use kaas_core::shard::operation::RequiredAcks;
 use kaas_proto::control::{PartitionChange, ShardCommand};
+use kaas_proto::kafka::ErrorCode;
+use kaas_proto::layout::slot_directory;
 use kaas_proto::types::LeaderEpoch;
 use tokio::sync::oneshot;
 
+use crate::groups::slot;
 use crate::harness::{Broker, batch, directory, key, names, run, settle, topic_config};
 
 const LOG: &str = "00000001-00000000000000000000.log";
@@ -209,5 +212,23 @@ fn who_waits_for_a_slot_while_the_topic_goes_makes_no_file() {
         assert_eq!(broker.metric("kaas_open_active_segments"), 0);
         let names = names(env.volume(), 1).await;
         assert!(!names.iter().any(|name| name.ends_with(".log")), "{names:?}");
+    });
+}
+
+#[test]
+fn partitions_that_hang_take_nothing_from_the_coordinator_slots() {
+    let env = MemoryEnv::virtual_time();
+    run(&env, async {
+        let broker = start(&env, 2).await;
+        env.volume().create_directories(&slot_directory(slot())).await.unwrap();
+        broker.lead_slot(Some(1)).await;
+        assert_eq!(broker.commit(1, None).await, ErrorCode::None);
+        broker.append(0, "a").await;
+        settle(&env).await;
+        assert_eq!(broker.metric("kaas_open_active_segments"), 2, "one of the topic, one of the slot");
+        broker.append(1, "b").await;
+        settle(&env).await;
+        assert_eq!(broker.commit(2, None).await, ErrorCode::None);
+        assert_eq!((broker.metric(DISPLACED), broker.metric(REOPENED)), (1, 0), "only the topic's gave way");
     });
 }
