@@ -28,6 +28,9 @@ use crate::cluster::Cluster;
 use crate::tester::connect;
 use leaders::Leaders;
 
+/// Of a topic whose records are to stay: theirs are times of long ago, which a look at retention, every five minutes, would act on.
+pub(crate) const KEPT: [(&str, &str); 1] = [("retention.ms", "-1")];
+
 /// Violations that are remembered.
 const MAX_VIOLATIONS: usize = 20;
 
@@ -93,7 +96,7 @@ impl Load {
     pub fn start(cluster: &Cluster, topic: &str, partitions: i32) -> Result<Self> {
         let bootstrap: Vec<_> = cluster.brokers.values().map(Broker::kafka).collect();
         let mut client = connect(*bootstrap.first().context("there is a broker")?)?;
-        client.create_topic(topic, partitions, &[])?;
+        client.create_topic(topic, partitions, &KEPT)?;
         let identity = client.init_producer_id()?;
         let now = Instant::now();
         let progress = |_| {

@@ -12,6 +12,7 @@ use kaas_proto::types::AssignmentVersion;
 use super::{BROKERS, LONGEST_DELAY, PARTITIONS, Stage, TOPIC};
 use crate::broker::wait_until;
 use crate::cluster::Cluster;
+use crate::load::KEPT;
 use crate::proxy::Cut;
 use crate::random::Random;
 use crate::tester::connect;
@@ -215,7 +216,7 @@ fn staged(cluster: &Cluster, before: &Assignment) -> Result<(PathBuf, Vec<u8>)> 
 }
 
 fn create(cluster: &Cluster, address: SocketAddr) -> Result<()> {
-    connect(address)?.create_topic(TOPIC, PARTITIONS, &[])?;
+    connect(address)?.create_topic(TOPIC, PARTITIONS, &KEPT)?;
     cluster.wait_until_even(BROKERS)
 }
 
