@@ -69,10 +69,13 @@ fn run(options: Checked, started: Instant) -> anyhow::Result<()> {
             Storage::Memory(MemoryVolume::default())
         }
         Some(roots) => {
+            // Before either is made.
+            if let Some(cluster) = roots.own_cluster() {
+                probe::check_apart(roots.data(), cluster)?;
+            }
             file_system = Some(file_system_of(Purpose::Data, roots.data(), options.accept_nfs3)?);
             if let Some(cluster) = roots.own_cluster() {
                 cluster_file_system = Some(file_system_of(Purpose::Cluster, cluster, options.accept_nfs3)?);
-                probe::check_apart(roots.data(), cluster)?;
             }
             Storage::Directories(roots.clone())
         }

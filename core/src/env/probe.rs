@@ -172,13 +172,13 @@ fn check_memlock(limit: u64, shards: u16, is_root: bool) -> Result<(), ProbeErro
     if limit < needed { Err(ProbeError::Memlock { limit, needed, shards }) } else { Ok(()) }
 }
 
-/// Checks that neither directory lies in the other one. Both are there.
+/// Checks that neither directory lies in the other one, before they are made.
 ///
 /// # Errors
 /// One does, or where they lie can't be found out.
 pub fn check_apart(data: &Path, cluster: &Path) -> Result<(), ProbeError> {
     let resolved = |purpose, path: &Path| {
-        path.canonicalize().map_err(|source| ProbeError::Directory {
+        resolve(path).map_err(|source| ProbeError::Directory {
             purpose,
             action: "resolve",
             path: path.to_owned(),
@@ -190,6 +190,21 @@ pub fn check_apart(data: &Path, cluster: &Path) -> Result<(), ProbeError> {
         return Err(ProbeError::Nested { data, cluster });
     }
     Ok(())
+}
+
+/// Where a directory lies, or will lie once it is made.
+fn resolve(path: &Path) -> io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        resolved => return resolved,
+    }
+    let path = std::path::absolute(path)?;
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => Ok(resolve(parent)?.join(name)),
+        // It ends with `..`, after something that is not there.
+        (Some(parent), None) => Ok(resolve(parent)?.parent().unwrap_or(Path::new("/")).to_owned()),
+        (None, _) => Ok(path),
+    }
 }
 
 /// Makes a directory if it is not there, and checks that it takes what kaas does.
@@ -435,13 +450,17 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (data, inside) = (directory.path().join("data"), directory.path().join("data/inside"));
         let beside = directory.path().join("data beside");
-        for path in [&inside, &beside] {
-            fs::create_dir_all(path).unwrap();
-        }
-        check_apart(&data, &beside).unwrap();
-        for (data, cluster) in [(&data, &inside), (&inside, &data), (&data, &data)] {
-            let error = check_apart(data, cluster).unwrap_err().to_string();
-            assert!(error.contains("--cluster-dir") && error.contains("--data-dir"), "{error}");
+        let around = directory.path().join("elsewhere/../data/inside");
+        for are_made in [false, true] {
+            check_apart(&data, &beside).unwrap();
+            for (data, cluster) in [(&data, &inside), (&inside, &data), (&data, &data), (&data, &around)] {
+                let error = check_apart(data, cluster).unwrap_err().to_string();
+                assert!(error.contains("--cluster-dir") && error.contains("--data-dir"), "{error}");
+            }
+            for path in [&inside, &beside, &directory.path().join("elsewhere")] {
+                assert_eq!(path.exists(), are_made);
+                fs::create_dir_all(path).unwrap();
+            }
         }
     }
 }
