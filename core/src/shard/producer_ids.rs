@@ -22,7 +22,7 @@ pub async fn serve<E: Env>(env: E, mut requests: mpsc::Receiver<AllocateProducer
     while let Some(request) = requests.recv().await {
         let id = match ids.next() {
             Some(id) => Ok(ProducerId(id)),
-            None => match claim_block(env.volume()).await {
+            None => match claim_block(&env).await {
                 Ok(block) => {
                     ids = block.ids();
                     Ok(ProducerId(ids.next().expect("a block is not empty")))
@@ -35,15 +35,18 @@ pub async fn serve<E: Env>(env: E, mut requests: mpsc::Receiver<AllocateProducer
     }
 }
 
-/// Claims the first block that nobody has claimed: exactly one broker can create its file.
-async fn claim_block(volume: &impl Volume) -> io::Result<ProducerIdBlock> {
+/// Claims the block behind all that were claimed: exactly one broker can create its file. The very first one lies somewhere: if what was
+/// claimed is lost, with the rest of the cluster's state, partitions still know producers by their ids, and would take the first
+/// batches of another producer with the same id for repeated ones.
+async fn claim_block(env: &impl Env) -> io::Result<ProducerIdBlock> {
+    let volume = env.volume();
     let directory = producer_ids_directory();
     volume.create_directories(&directory).await?;
     let names = volume.list(&directory).await?;
     let last = names.iter().filter_map(|entry| ProducerIdBlock::parse(&entry.name)).max();
     let mut block = match last {
         Some(last) => last.next(),
-        None => Some(ProducerIdBlock::FIRST),
+        None => Some(ProducerIdBlock::somewhere(env.random_u64())),
     };
     while let Some(candidate) = block {
         match volume.open(&directory.join(candidate.file_name()), OpenMode::CreateNew).await {
@@ -108,7 +111,25 @@ mod tests {
             let server = server(&env);
             env.volume().fail_next(Operation::Open, io::ErrorKind::StorageFull);
             assert!(matches!(allocate(&server).await, Err(ProducerIdError::Storage(_))));
-            assert_eq!(allocate(&server).await, Ok(ProducerId(0)));
+            assert!(allocate(&server).await.is_ok());
+        });
+    }
+
+    #[test]
+    fn ids_of_a_cluster_that_lost_its_state_are_not_those_of_before() {
+        let env = MemoryEnv::virtual_time();
+        env.run(async {
+            let (volume, directory) = (env.volume(), producer_ids_directory());
+            let mut seen = HashSet::new();
+            for _ in 0..3 {
+                let server = server(&env);
+                for _ in 0..1_100 {
+                    assert!(seen.insert(allocate(&server).await.unwrap()));
+                }
+                for entry in volume.list(&directory).await.unwrap() {
+                    volume.unlink(&directory.join(entry.name)).await.unwrap();
+                }
+            }
         });
     }
 }
