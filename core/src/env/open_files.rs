@@ -74,11 +74,11 @@ mod tests {
                 share(limit, 2, has_volume, max_connections).expect("enough");
             (connections, partitions, segments)
         };
-        assert_eq!(shares(1024, true, usize::MAX), (374, 306, 51));
+        assert_eq!(shares(1024, true, usize::MAX), (274, 306, 51));
         assert_eq!(shares(1024, false, usize::MAX), (832, u64::MAX, u64::MAX));
-        assert_eq!(shares(20_000, true, usize::MAX), (11_758, 6000, 1000));
+        assert_eq!(shares(20_000, true, usize::MAX), (11_658, 6000, 1000));
         // What clients may not have is for the volume.
-        assert_eq!(shares(20_000, true, 1000), (1000, 14_069, 2344));
+        assert_eq!(shares(20_000, true, 1000), (1000, 13_994, 2332));
     }
 
     #[test]
