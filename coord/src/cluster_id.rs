@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kaas_proto::format::cluster_id::{ClusterId, LIMIT_BYTES};
-use kaas_proto::layout::{CLUSTER_DIRECTORY, CLUSTER_ID_FILE, DATA_CLUSTER_ID_FILE};
+use kaas_proto::layout::{CLUSTER_DIRECTORY, CLUSTER_ID_FILE, DATA_CLUSTER_ID_FILE, TOPIC_ID_FILE};
 use kaas_proto::reserve::is_full;
 use kaas_proto::roots::Roots;
 use kaas_proto::topic_name;
@@ -130,7 +130,7 @@ fn find(path: &Path) -> Result<Found, ClusterIdError> {
 }
 
 fn has_topics(data: &Path) -> Result<bool, ClusterIdError> {
-    Ok(names(data)?.iter().any(|name| topic_name::check(name).is_ok() && data.join(name).is_dir()))
+    Ok(names(data)?.iter().any(|name| topic_name::check(name).is_ok() && data.join(name).join(TOPIC_ID_FILE).exists()))
 }
 
 fn has_entries(directory: &Path) -> Result<bool, ClusterIdError> {
@@ -374,10 +374,12 @@ mod tests {
     #[test]
     fn topics_without_a_record_do_not_begin_with_an_empty_cluster_directory() {
         let (_root, roots) = apart();
-        fs::create_dir(roots.data().join("topic")).unwrap();
+        let topic = roots.data().join("topic");
+        fs::create_dir(&topic).unwrap();
+        fs::write(topic.join(TOPIC_ID_FILE), "").unwrap();
         assert!(matches!(load_or_create(&roots), Err(ClusterIdError::NoState { .. })));
         // What is no topic does not count.
-        fs::rename(roots.data().join("topic"), roots.data().join("lost+found")).unwrap();
+        fs::remove_file(topic.join(TOPIC_ID_FILE)).unwrap();
         load_or_create(&roots).unwrap();
     }
 
